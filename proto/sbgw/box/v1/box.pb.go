@@ -2209,7 +2209,9 @@ type ExecExit struct {
 	// exited, killed, oom; unknown means that code is not to be used.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Everything the process changed in the box's volume is at or before it.
-	Event         *VolumeEvent `protobuf:"bytes,3,opt,name=event,proto3" json:"event,omitempty"`
+	Event *VolumeEvent `protobuf:"bytes,3,opt,name=event,proto3" json:"event,omitempty"`
+	// The command ended, but its result could not be made whole: core.ErrBarrier.
+	Warning       *ErrorDetail `protobuf:"bytes,4,opt,name=warning,proto3" json:"warning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2261,6 +2263,13 @@ func (x *ExecExit) GetReason() string {
 func (x *ExecExit) GetEvent() *VolumeEvent {
 	if x != nil {
 		return x.Event
+	}
+	return nil
+}
+
+func (x *ExecExit) GetWarning() *ErrorDetail {
+	if x != nil {
+		return x.Warning
 	}
 	return nil
 }
@@ -2954,11 +2963,12 @@ const file_sbgw_box_v1_box_proto_rawDesc = "" +
 	"\astarted\x18\a \x01(\v2\x18.sbgw.box.v1.ExecStartedH\x00R\astartedB\t\n" +
 	"\apayload\"\x1f\n" +
 	"\vExecStarted\x12\x10\n" +
-	"\x03pid\x18\x01 \x01(\x03R\x03pid\"f\n" +
+	"\x03pid\x18\x01 \x01(\x03R\x03pid\"\x9a\x01\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12.\n" +
-	"\x05event\x18\x03 \x01(\v2\x18.sbgw.box.v1.VolumeEventR\x05event\"X\n" +
+	"\x05event\x18\x03 \x01(\v2\x18.sbgw.box.v1.VolumeEventR\x05event\x122\n" +
+	"\awarning\x18\x04 \x01(\v2\x18.sbgw.box.v1.ErrorDetailR\awarning\"X\n" +
 	"\vVolumeEvent\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12\x16\n" +
@@ -3110,40 +3120,41 @@ var file_sbgw_box_v1_box_proto_depIdxs = []int32{
 	28, // 25: sbgw.box.v1.ExecOutput.credit:type_name -> sbgw.box.v1.Credit
 	30, // 26: sbgw.box.v1.ExecOutput.started:type_name -> sbgw.box.v1.ExecStarted
 	32, // 27: sbgw.box.v1.ExecExit.event:type_name -> sbgw.box.v1.VolumeEvent
-	34, // 28: sbgw.box.v1.ExecRequest.begin:type_name -> sbgw.box.v1.ExecBegin
-	25, // 29: sbgw.box.v1.ExecRequest.input:type_name -> sbgw.box.v1.ExecInput
-	3,  // 30: sbgw.box.v1.ExecBegin.box:type_name -> sbgw.box.v1.BoxRef
-	24, // 31: sbgw.box.v1.ExecBegin.start:type_name -> sbgw.box.v1.ExecStart
-	29, // 32: sbgw.box.v1.ExecResponse.output:type_name -> sbgw.box.v1.ExecOutput
-	1,  // 33: sbgw.box.v1.Endpoint.kind:type_name -> sbgw.box.v1.EndpointKind
-	36, // 34: sbgw.box.v1.OpenVolumeResponse.endpoint:type_name -> sbgw.box.v1.Endpoint
-	8,  // 35: sbgw.box.v1.BoxService.Describe:input_type -> sbgw.box.v1.DescribeRequest
-	10, // 36: sbgw.box.v1.BoxService.Create:input_type -> sbgw.box.v1.CreateRequest
-	12, // 37: sbgw.box.v1.BoxService.Start:input_type -> sbgw.box.v1.StartRequest
-	14, // 38: sbgw.box.v1.BoxService.Stop:input_type -> sbgw.box.v1.StopRequest
-	16, // 39: sbgw.box.v1.BoxService.Remove:input_type -> sbgw.box.v1.RemoveRequest
-	18, // 40: sbgw.box.v1.BoxService.Inspect:input_type -> sbgw.box.v1.InspectRequest
-	20, // 41: sbgw.box.v1.BoxService.List:input_type -> sbgw.box.v1.ListRequest
-	22, // 42: sbgw.box.v1.BoxService.Watch:input_type -> sbgw.box.v1.WatchRequest
-	33, // 43: sbgw.box.v1.BoxService.Exec:input_type -> sbgw.box.v1.ExecRequest
-	37, // 44: sbgw.box.v1.BoxService.OpenVolume:input_type -> sbgw.box.v1.OpenVolumeRequest
-	39, // 45: sbgw.box.v1.BoxService.RemoveVolume:input_type -> sbgw.box.v1.RemoveVolumeRequest
-	9,  // 46: sbgw.box.v1.BoxService.Describe:output_type -> sbgw.box.v1.DescribeResponse
-	11, // 47: sbgw.box.v1.BoxService.Create:output_type -> sbgw.box.v1.CreateResponse
-	13, // 48: sbgw.box.v1.BoxService.Start:output_type -> sbgw.box.v1.StartResponse
-	15, // 49: sbgw.box.v1.BoxService.Stop:output_type -> sbgw.box.v1.StopResponse
-	17, // 50: sbgw.box.v1.BoxService.Remove:output_type -> sbgw.box.v1.RemoveResponse
-	19, // 51: sbgw.box.v1.BoxService.Inspect:output_type -> sbgw.box.v1.InspectResponse
-	21, // 52: sbgw.box.v1.BoxService.List:output_type -> sbgw.box.v1.ListResponse
-	23, // 53: sbgw.box.v1.BoxService.Watch:output_type -> sbgw.box.v1.WatchResponse
-	35, // 54: sbgw.box.v1.BoxService.Exec:output_type -> sbgw.box.v1.ExecResponse
-	38, // 55: sbgw.box.v1.BoxService.OpenVolume:output_type -> sbgw.box.v1.OpenVolumeResponse
-	40, // 56: sbgw.box.v1.BoxService.RemoveVolume:output_type -> sbgw.box.v1.RemoveVolumeResponse
-	46, // [46:57] is the sub-list for method output_type
-	35, // [35:46] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	2,  // 28: sbgw.box.v1.ExecExit.warning:type_name -> sbgw.box.v1.ErrorDetail
+	34, // 29: sbgw.box.v1.ExecRequest.begin:type_name -> sbgw.box.v1.ExecBegin
+	25, // 30: sbgw.box.v1.ExecRequest.input:type_name -> sbgw.box.v1.ExecInput
+	3,  // 31: sbgw.box.v1.ExecBegin.box:type_name -> sbgw.box.v1.BoxRef
+	24, // 32: sbgw.box.v1.ExecBegin.start:type_name -> sbgw.box.v1.ExecStart
+	29, // 33: sbgw.box.v1.ExecResponse.output:type_name -> sbgw.box.v1.ExecOutput
+	1,  // 34: sbgw.box.v1.Endpoint.kind:type_name -> sbgw.box.v1.EndpointKind
+	36, // 35: sbgw.box.v1.OpenVolumeResponse.endpoint:type_name -> sbgw.box.v1.Endpoint
+	8,  // 36: sbgw.box.v1.BoxService.Describe:input_type -> sbgw.box.v1.DescribeRequest
+	10, // 37: sbgw.box.v1.BoxService.Create:input_type -> sbgw.box.v1.CreateRequest
+	12, // 38: sbgw.box.v1.BoxService.Start:input_type -> sbgw.box.v1.StartRequest
+	14, // 39: sbgw.box.v1.BoxService.Stop:input_type -> sbgw.box.v1.StopRequest
+	16, // 40: sbgw.box.v1.BoxService.Remove:input_type -> sbgw.box.v1.RemoveRequest
+	18, // 41: sbgw.box.v1.BoxService.Inspect:input_type -> sbgw.box.v1.InspectRequest
+	20, // 42: sbgw.box.v1.BoxService.List:input_type -> sbgw.box.v1.ListRequest
+	22, // 43: sbgw.box.v1.BoxService.Watch:input_type -> sbgw.box.v1.WatchRequest
+	33, // 44: sbgw.box.v1.BoxService.Exec:input_type -> sbgw.box.v1.ExecRequest
+	37, // 45: sbgw.box.v1.BoxService.OpenVolume:input_type -> sbgw.box.v1.OpenVolumeRequest
+	39, // 46: sbgw.box.v1.BoxService.RemoveVolume:input_type -> sbgw.box.v1.RemoveVolumeRequest
+	9,  // 47: sbgw.box.v1.BoxService.Describe:output_type -> sbgw.box.v1.DescribeResponse
+	11, // 48: sbgw.box.v1.BoxService.Create:output_type -> sbgw.box.v1.CreateResponse
+	13, // 49: sbgw.box.v1.BoxService.Start:output_type -> sbgw.box.v1.StartResponse
+	15, // 50: sbgw.box.v1.BoxService.Stop:output_type -> sbgw.box.v1.StopResponse
+	17, // 51: sbgw.box.v1.BoxService.Remove:output_type -> sbgw.box.v1.RemoveResponse
+	19, // 52: sbgw.box.v1.BoxService.Inspect:output_type -> sbgw.box.v1.InspectResponse
+	21, // 53: sbgw.box.v1.BoxService.List:output_type -> sbgw.box.v1.ListResponse
+	23, // 54: sbgw.box.v1.BoxService.Watch:output_type -> sbgw.box.v1.WatchResponse
+	35, // 55: sbgw.box.v1.BoxService.Exec:output_type -> sbgw.box.v1.ExecResponse
+	38, // 56: sbgw.box.v1.BoxService.OpenVolume:output_type -> sbgw.box.v1.OpenVolumeResponse
+	40, // 57: sbgw.box.v1.BoxService.RemoveVolume:output_type -> sbgw.box.v1.RemoveVolumeResponse
+	47, // [47:58] is the sub-list for method output_type
+	36, // [36:47] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_sbgw_box_v1_box_proto_init() }

@@ -1559,12 +1559,8 @@ func (x *ExecBegin) GetNoBarrier() bool {
 }
 
 type ExecResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Payload:
-	//
-	//	*ExecResponse_Output
-	//	*ExecResponse_Warning
-	Payload       isExecResponse_Payload `protobuf_oneof:"payload"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Output        *v1.ExecOutput         `protobuf:"bytes,1,opt,name=output,proto3" json:"output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1599,48 +1595,12 @@ func (*ExecResponse) Descriptor() ([]byte, []int) {
 	return file_sbgw_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
 }
 
-func (x *ExecResponse) GetPayload() isExecResponse_Payload {
-	if x != nil {
-		return x.Payload
-	}
-	return nil
-}
-
 func (x *ExecResponse) GetOutput() *v1.ExecOutput {
 	if x != nil {
-		if x, ok := x.Payload.(*ExecResponse_Output); ok {
-			return x.Output
-		}
+		return x.Output
 	}
 	return nil
 }
-
-func (x *ExecResponse) GetWarning() *v1.ErrorDetail {
-	if x != nil {
-		if x, ok := x.Payload.(*ExecResponse_Warning); ok {
-			return x.Warning
-		}
-	}
-	return nil
-}
-
-type isExecResponse_Payload interface {
-	isExecResponse_Payload()
-}
-
-type ExecResponse_Output struct {
-	Output *v1.ExecOutput `protobuf:"bytes,1,opt,name=output,proto3,oneof"`
-}
-
-type ExecResponse_Warning struct {
-	// Sent last, after a command that ended but whose result could not be made
-	// whole: see core.ErrBarrier.
-	Warning *v1.ErrorDetail `protobuf:"bytes,2,opt,name=warning,proto3,oneof"`
-}
-
-func (*ExecResponse_Output) isExecResponse_Payload() {}
-
-func (*ExecResponse_Warning) isExecResponse_Payload() {}
 
 type Workspace struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -2465,11 +2425,9 @@ const file_sbgw_gateway_v1_gateway_proto_rawDesc = "" +
 	"no_barrier\x18\v \x01(\bR\tnoBarrier\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x01\n" +
-	"\fExecResponse\x121\n" +
-	"\x06output\x18\x01 \x01(\v2\x17.sbgw.box.v1.ExecOutputH\x00R\x06output\x124\n" +
-	"\awarning\x18\x02 \x01(\v2\x18.sbgw.box.v1.ErrorDetailH\x00R\awarningB\t\n" +
-	"\apayload\"\xd1\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
+	"\fExecResponse\x12/\n" +
+	"\x06output\x18\x01 \x01(\v2\x17.sbgw.box.v1.ExecOutputR\x06output\"\xd1\x02\n" +
 	"\tWorkspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -2594,7 +2552,6 @@ var file_sbgw_gateway_v1_gateway_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),     // 43: google.protobuf.Duration
 	(*v1.ExecInput)(nil),            // 44: sbgw.box.v1.ExecInput
 	(*v1.ExecOutput)(nil),           // 45: sbgw.box.v1.ExecOutput
-	(*v1.ErrorDetail)(nil),          // 46: sbgw.box.v1.ErrorDetail
 }
 var file_sbgw_gateway_v1_gateway_proto_depIdxs = []int32{
 	41, // 0: sbgw.gateway.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
@@ -2621,46 +2578,45 @@ var file_sbgw_gateway_v1_gateway_proto_depIdxs = []int32{
 	38, // 21: sbgw.gateway.v1.ExecBegin.env:type_name -> sbgw.gateway.v1.ExecBegin.EnvEntry
 	43, // 22: sbgw.gateway.v1.ExecBegin.timeout:type_name -> google.protobuf.Duration
 	45, // 23: sbgw.gateway.v1.ExecResponse.output:type_name -> sbgw.box.v1.ExecOutput
-	46, // 24: sbgw.gateway.v1.ExecResponse.warning:type_name -> sbgw.box.v1.ErrorDetail
-	39, // 25: sbgw.gateway.v1.Workspace.labels:type_name -> sbgw.gateway.v1.Workspace.LabelsEntry
-	41, // 26: sbgw.gateway.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
-	40, // 27: sbgw.gateway.v1.CreateWorkspaceRequest.labels:type_name -> sbgw.gateway.v1.CreateWorkspaceRequest.LabelsEntry
-	21, // 28: sbgw.gateway.v1.CreateWorkspaceResponse.workspace:type_name -> sbgw.gateway.v1.Workspace
-	21, // 29: sbgw.gateway.v1.GetWorkspaceResponse.workspace:type_name -> sbgw.gateway.v1.Workspace
-	21, // 30: sbgw.gateway.v1.ListWorkspacesResponse.workspaces:type_name -> sbgw.gateway.v1.Workspace
-	0,  // 31: sbgw.gateway.v1.GatewayService.GetStatus:input_type -> sbgw.gateway.v1.GetStatusRequest
-	6,  // 32: sbgw.gateway.v1.GatewayService.CreateBox:input_type -> sbgw.gateway.v1.CreateBoxRequest
-	8,  // 33: sbgw.gateway.v1.GatewayService.GetBox:input_type -> sbgw.gateway.v1.GetBoxRequest
-	10, // 34: sbgw.gateway.v1.GatewayService.ListBoxes:input_type -> sbgw.gateway.v1.ListBoxesRequest
-	12, // 35: sbgw.gateway.v1.GatewayService.StartBox:input_type -> sbgw.gateway.v1.StartBoxRequest
-	14, // 36: sbgw.gateway.v1.GatewayService.StopBox:input_type -> sbgw.gateway.v1.StopBoxRequest
-	16, // 37: sbgw.gateway.v1.GatewayService.RemoveBox:input_type -> sbgw.gateway.v1.RemoveBoxRequest
-	18, // 38: sbgw.gateway.v1.GatewayService.Exec:input_type -> sbgw.gateway.v1.ExecRequest
-	22, // 39: sbgw.gateway.v1.GatewayService.CreateWorkspace:input_type -> sbgw.gateway.v1.CreateWorkspaceRequest
-	24, // 40: sbgw.gateway.v1.GatewayService.GetWorkspace:input_type -> sbgw.gateway.v1.GetWorkspaceRequest
-	26, // 41: sbgw.gateway.v1.GatewayService.ListWorkspaces:input_type -> sbgw.gateway.v1.ListWorkspacesRequest
-	28, // 42: sbgw.gateway.v1.GatewayService.DeleteWorkspace:input_type -> sbgw.gateway.v1.DeleteWorkspaceRequest
-	30, // 43: sbgw.gateway.v1.GatewayService.GetPath:input_type -> sbgw.gateway.v1.GetPathRequest
-	32, // 44: sbgw.gateway.v1.GatewayService.Shutdown:input_type -> sbgw.gateway.v1.ShutdownRequest
-	1,  // 45: sbgw.gateway.v1.GatewayService.GetStatus:output_type -> sbgw.gateway.v1.GetStatusResponse
-	7,  // 46: sbgw.gateway.v1.GatewayService.CreateBox:output_type -> sbgw.gateway.v1.CreateBoxResponse
-	9,  // 47: sbgw.gateway.v1.GatewayService.GetBox:output_type -> sbgw.gateway.v1.GetBoxResponse
-	11, // 48: sbgw.gateway.v1.GatewayService.ListBoxes:output_type -> sbgw.gateway.v1.ListBoxesResponse
-	13, // 49: sbgw.gateway.v1.GatewayService.StartBox:output_type -> sbgw.gateway.v1.StartBoxResponse
-	15, // 50: sbgw.gateway.v1.GatewayService.StopBox:output_type -> sbgw.gateway.v1.StopBoxResponse
-	17, // 51: sbgw.gateway.v1.GatewayService.RemoveBox:output_type -> sbgw.gateway.v1.RemoveBoxResponse
-	20, // 52: sbgw.gateway.v1.GatewayService.Exec:output_type -> sbgw.gateway.v1.ExecResponse
-	23, // 53: sbgw.gateway.v1.GatewayService.CreateWorkspace:output_type -> sbgw.gateway.v1.CreateWorkspaceResponse
-	25, // 54: sbgw.gateway.v1.GatewayService.GetWorkspace:output_type -> sbgw.gateway.v1.GetWorkspaceResponse
-	27, // 55: sbgw.gateway.v1.GatewayService.ListWorkspaces:output_type -> sbgw.gateway.v1.ListWorkspacesResponse
-	29, // 56: sbgw.gateway.v1.GatewayService.DeleteWorkspace:output_type -> sbgw.gateway.v1.DeleteWorkspaceResponse
-	31, // 57: sbgw.gateway.v1.GatewayService.GetPath:output_type -> sbgw.gateway.v1.GetPathResponse
-	33, // 58: sbgw.gateway.v1.GatewayService.Shutdown:output_type -> sbgw.gateway.v1.ShutdownResponse
-	45, // [45:59] is the sub-list for method output_type
-	31, // [31:45] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	39, // 24: sbgw.gateway.v1.Workspace.labels:type_name -> sbgw.gateway.v1.Workspace.LabelsEntry
+	41, // 25: sbgw.gateway.v1.Workspace.created_at:type_name -> google.protobuf.Timestamp
+	40, // 26: sbgw.gateway.v1.CreateWorkspaceRequest.labels:type_name -> sbgw.gateway.v1.CreateWorkspaceRequest.LabelsEntry
+	21, // 27: sbgw.gateway.v1.CreateWorkspaceResponse.workspace:type_name -> sbgw.gateway.v1.Workspace
+	21, // 28: sbgw.gateway.v1.GetWorkspaceResponse.workspace:type_name -> sbgw.gateway.v1.Workspace
+	21, // 29: sbgw.gateway.v1.ListWorkspacesResponse.workspaces:type_name -> sbgw.gateway.v1.Workspace
+	0,  // 30: sbgw.gateway.v1.GatewayService.GetStatus:input_type -> sbgw.gateway.v1.GetStatusRequest
+	6,  // 31: sbgw.gateway.v1.GatewayService.CreateBox:input_type -> sbgw.gateway.v1.CreateBoxRequest
+	8,  // 32: sbgw.gateway.v1.GatewayService.GetBox:input_type -> sbgw.gateway.v1.GetBoxRequest
+	10, // 33: sbgw.gateway.v1.GatewayService.ListBoxes:input_type -> sbgw.gateway.v1.ListBoxesRequest
+	12, // 34: sbgw.gateway.v1.GatewayService.StartBox:input_type -> sbgw.gateway.v1.StartBoxRequest
+	14, // 35: sbgw.gateway.v1.GatewayService.StopBox:input_type -> sbgw.gateway.v1.StopBoxRequest
+	16, // 36: sbgw.gateway.v1.GatewayService.RemoveBox:input_type -> sbgw.gateway.v1.RemoveBoxRequest
+	18, // 37: sbgw.gateway.v1.GatewayService.Exec:input_type -> sbgw.gateway.v1.ExecRequest
+	22, // 38: sbgw.gateway.v1.GatewayService.CreateWorkspace:input_type -> sbgw.gateway.v1.CreateWorkspaceRequest
+	24, // 39: sbgw.gateway.v1.GatewayService.GetWorkspace:input_type -> sbgw.gateway.v1.GetWorkspaceRequest
+	26, // 40: sbgw.gateway.v1.GatewayService.ListWorkspaces:input_type -> sbgw.gateway.v1.ListWorkspacesRequest
+	28, // 41: sbgw.gateway.v1.GatewayService.DeleteWorkspace:input_type -> sbgw.gateway.v1.DeleteWorkspaceRequest
+	30, // 42: sbgw.gateway.v1.GatewayService.GetPath:input_type -> sbgw.gateway.v1.GetPathRequest
+	32, // 43: sbgw.gateway.v1.GatewayService.Shutdown:input_type -> sbgw.gateway.v1.ShutdownRequest
+	1,  // 44: sbgw.gateway.v1.GatewayService.GetStatus:output_type -> sbgw.gateway.v1.GetStatusResponse
+	7,  // 45: sbgw.gateway.v1.GatewayService.CreateBox:output_type -> sbgw.gateway.v1.CreateBoxResponse
+	9,  // 46: sbgw.gateway.v1.GatewayService.GetBox:output_type -> sbgw.gateway.v1.GetBoxResponse
+	11, // 47: sbgw.gateway.v1.GatewayService.ListBoxes:output_type -> sbgw.gateway.v1.ListBoxesResponse
+	13, // 48: sbgw.gateway.v1.GatewayService.StartBox:output_type -> sbgw.gateway.v1.StartBoxResponse
+	15, // 49: sbgw.gateway.v1.GatewayService.StopBox:output_type -> sbgw.gateway.v1.StopBoxResponse
+	17, // 50: sbgw.gateway.v1.GatewayService.RemoveBox:output_type -> sbgw.gateway.v1.RemoveBoxResponse
+	20, // 51: sbgw.gateway.v1.GatewayService.Exec:output_type -> sbgw.gateway.v1.ExecResponse
+	23, // 52: sbgw.gateway.v1.GatewayService.CreateWorkspace:output_type -> sbgw.gateway.v1.CreateWorkspaceResponse
+	25, // 53: sbgw.gateway.v1.GatewayService.GetWorkspace:output_type -> sbgw.gateway.v1.GetWorkspaceResponse
+	27, // 54: sbgw.gateway.v1.GatewayService.ListWorkspaces:output_type -> sbgw.gateway.v1.ListWorkspacesResponse
+	29, // 55: sbgw.gateway.v1.GatewayService.DeleteWorkspace:output_type -> sbgw.gateway.v1.DeleteWorkspaceResponse
+	31, // 56: sbgw.gateway.v1.GatewayService.GetPath:output_type -> sbgw.gateway.v1.GetPathResponse
+	33, // 57: sbgw.gateway.v1.GatewayService.Shutdown:output_type -> sbgw.gateway.v1.ShutdownResponse
+	44, // [44:58] is the sub-list for method output_type
+	30, // [30:44] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_sbgw_gateway_v1_gateway_proto_init() }
@@ -2672,10 +2628,6 @@ func file_sbgw_gateway_v1_gateway_proto_init() {
 	file_sbgw_gateway_v1_gateway_proto_msgTypes[18].OneofWrappers = []any{
 		(*ExecRequest_Begin)(nil),
 		(*ExecRequest_Input)(nil),
-	}
-	file_sbgw_gateway_v1_gateway_proto_msgTypes[20].OneofWrappers = []any{
-		(*ExecResponse_Output)(nil),
-		(*ExecResponse_Warning)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
