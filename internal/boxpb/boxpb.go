@@ -91,8 +91,12 @@ func FromState(s core.BoxState) *boxv1.BoxState {
 	return m
 }
 
-// ToState is the reverse of FromState. A status of a newer version is unknown.
+// ToState is the reverse of FromState. A status of a newer
+// version is unknown, no message the zero BoxState.
 func ToState(m *boxv1.BoxState) core.BoxState {
+	if m == nil {
+		return core.BoxState{}
+	}
 	s := core.BoxState{
 		ID: core.BoxID(m.GetId()), Incarnation: core.Incarnation(m.GetIncarnation()), ContainerID: m.GetContainerId(),
 		Status: core.StatusUnknown, Reason: core.Reason(m.GetReason()), Image: m.GetImage(), Labels: m.GetLabels(),

@@ -29,12 +29,12 @@ type ServerConn interface {
 // that receives.
 func Serve(ctx context.Context, p core.Process, c ServerConn) error {
 	s := &server{proc: p, conn: c, stdout: newWindow(Window), stderr: newWindow(Window), stdin: newQueue(Window)}
-	defer p.Close()
 	s.send(&boxv1.ExecOutput{Payload: &boxv1.ExecOutput_Started{Started: &boxv1.ExecStarted{}}})
 	go s.receive()
 	var feeder sync.WaitGroup
 	feeder.Go(s.feed)
 	defer feeder.Wait()
+	defer p.Close()
 	defer s.stdin.close(io.ErrClosedPipe)
 	stop := context.AfterFunc(ctx, s.lose)
 	defer stop()
