@@ -3,6 +3,8 @@ package core
 import (
 	"errors"
 	"fmt"
+
+	"github.com/yaoapp/sbgw/workspace"
 )
 
 // The kinds of error. They are few, only added to, and keep their identity over
@@ -11,19 +13,19 @@ var (
 	// ErrNotAvailable: the manager is not started, closed, or has no pool.
 	ErrNotAvailable = errors.New("sandbox: not available (no pools configured)")
 	// ErrNotFound: no such box or workspace, or not the caller's.
-	ErrNotFound = errors.New("sandbox: not found")
+	ErrNotFound = workspace.ErrNotFound
 	// ErrLimitExceeded: a limit of the pool would be passed.
 	ErrLimitExceeded = errors.New("sandbox: limit exceeded")
 	// ErrPoolNotFound: no such pool.
-	ErrPoolNotFound = errors.New("sandbox: pool not found")
+	ErrPoolNotFound = workspace.ErrPoolNotFound
 	// ErrPoolInUse: the pool has boxes.
 	ErrPoolInUse = errors.New("sandbox: pool has running boxes")
 	// ErrUnsupported: this backend can't do that; the message names what.
 	ErrUnsupported = errors.New("sandbox: not supported")
 	// ErrInvalid: the request itself is wrong; the message says how to mend it.
-	ErrInvalid = errors.New("sandbox: invalid")
+	ErrInvalid = workspace.ErrInvalid
 	// ErrConflict: it exists otherwise, is in use, or is another incarnation.
-	ErrConflict = errors.New("sandbox: conflict")
+	ErrConflict = workspace.ErrConflict
 	// ErrNotRunning: the box is not running.
 	ErrNotRunning = errors.New("sandbox: not running")
 	// ErrUnavailable: the backend or node does not answer now; try again later.
