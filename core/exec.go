@@ -125,6 +125,8 @@ type boxProcess struct {
 	ended chan struct{} // exit and err are final
 	exit  ExecExit
 	err   error
+
+	once sync.Once // the end of a oneshot box
 }
 
 // follow ends with the process, or with Close.
@@ -143,6 +145,17 @@ func (p *boxProcess) follow() {
 func (p *boxProcess) Wait() (ExecExit, error) {
 	<-p.ended
 	return p.exit, p.err
+}
+
+// Close lets go of the process. A box of policy oneshot goes with its command,
+// if that has ended.
+func (p *boxProcess) Close() error {
+	err := p.Process.Close()
+	<-p.ended
+	if p.b.r.Policy == OneShot && p.exit != (ExecExit{}) {
+		p.once.Do(p.b.removeSpent)
+	}
+	return err
 }
 
 // kill ends the process's group.
@@ -167,11 +180,6 @@ func (b *Box) Exec(ctx context.Context, cmd []string, opts ...ExecOption) (*Exec
 	res, err := collect(p, o.stdin)
 	if !stop() {
 		err = errors.Join(context.Cause(ctx), err)
-	}
-	if b.r.Policy == OneShot {
-		if rerr := b.removeAfter(ctx); rerr != nil {
-			b.m.log.Warn("remove a box after its one command", "box", b.r.ID, "err", rerr)
-		}
 	}
 	if err != nil {
 		return res, fmt.Errorf("exec in box %s: %w", b.r.ID, err)
@@ -201,9 +209,11 @@ func collect(p *boxProcess, stdin []byte) (*ExecResult, error) {
 	return &ExecResult{ExitCode: exit.Code, Stdout: outs[0].String(), Stderr: outs[1].String()}, err
 }
 
-// removeAfter removes a oneshot box although the caller's context may be over.
-func (b *Box) removeAfter(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+// removeSpent removes a oneshot box after its command.
+func (b *Box) removeSpent() {
+	ctx, cancel := context.WithTimeout(b.m.life, undoTime)
 	defer cancel()
-	return b.Remove(ctx)
+	if err := b.Remove(ctx); err != nil && !errors.Is(err, ErrNotFound) {
+		b.m.log.Warn("remove a box after its one command", "box", b.r.ID, "err", err)
+	}
 }

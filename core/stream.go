@@ -21,7 +21,7 @@ func (b *Box) Stream(ctx context.Context, cmd []string, opts ...ExecOption) (*Ex
 	if err != nil {
 		return nil, fmt.Errorf("exec in box %s: %w", b.r.ID, err)
 	}
-	s := &stream{p: p, stdout: newSpool(), stderr: newSpool(), done: make(chan struct{})}
+	s := &stream{p: p, stdout: newSpool(), stderr: newSpool(), done: make(chan struct{}), closed: make(chan struct{})}
 	b.m.work.Go(func() { s.stdout.fill(p.Stdout()) })
 	b.m.work.Go(func() { s.stderr.fill(p.Stderr()) })
 	if !o.openStdin {
@@ -41,8 +41,8 @@ type stream struct {
 	p              *boxProcess
 	stdout, stderr *spool
 	done           chan struct{}
-	timedOut       bool // before done is closed
-	once           sync.Once
+	closed         chan struct{} // the handle is freed
+	timedOut       bool          // before done is closed
 }
 
 // finish sees the command to its end, takes in what is left of its output, and
@@ -71,6 +71,7 @@ func (s *stream) finish(ctx context.Context, timeout time.Duration) {
 	<-s.stdout.filled
 	<-s.stderr.filled
 	s.p.Close()
+	close(s.closed)
 }
 
 func (s *stream) wait(b *Box) (int, error) {
@@ -80,13 +81,7 @@ func (s *stream) wait(b *Box) (int, error) {
 		err = context.DeadlineExceeded
 	}
 	if b.r.Policy == OneShot {
-		s.once.Do(func() {
-			<-s.stdout.filled
-			<-s.stderr.filled
-			if rerr := b.removeAfter(context.Background()); rerr != nil {
-				b.m.log.Warn("remove a box after its one command", "box", b.r.ID, "err", rerr)
-			}
-		})
+		<-s.closed // the box is removed
 	}
 	if err != nil {
 		return exit.Code, fmt.Errorf("exec in box %s: %w", b.r.ID, err)
