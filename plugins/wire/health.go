@@ -39,6 +39,7 @@ func (s *server) Health(_ *pluginv1.HealthRequest, stream grpc.ServerStreamingSe
 			return err
 		}
 		s.probe(ctx, asked, answers)
+		maps.DeleteFunc(sent, func(p core.PoolName, _ string) bool { return !asked[p] }) // closed pools
 		for beat := false; !beat; {
 			select {
 			case <-ctx.Done():

@@ -15,7 +15,6 @@ import (
 	pluginv1 "github.com/yaoapp/sbgw/proto/sbgw/plugin/v1"
 )
 
-
 // Register serves d and its pools on s.
 func Register(s grpc.ServiceRegistrar, d core.Driver, log *slog.Logger) {
 	srv := &server{driver: d, log: logging.OrDiscard(log), pools: map[core.PoolName]core.Backend{}}
@@ -88,4 +87,3 @@ func (s *server) Close(ctx context.Context, r *pluginv1.CloseRequest) (*pluginv1
 	}
 	return &pluginv1.CloseResponse{}, nil
 }
-
