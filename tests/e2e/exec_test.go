@@ -100,9 +100,9 @@ func TestBadInput(t *testing.T) {
 		{"workspace in use", []string{"workspace", "rm", box.Workspace}, 5, box.ID},
 		{"unknown pool", []string{"create", "--pool", "no-such-pool"}, 3, "no-such-pool"},
 		{"unknown image", []string{"create", "--image", "debian:12"}, 7, "debian:12"},
-		{"slash in a box's name", []string{"create", "--id", "a/b"}, 2, "a/b"},
-		{"long name", []string{"create", "--id", long}, 2, ""},
-		{"dots as a name", []string{"create", "--id", ".."}, 2, ""},
+		{"slash in a box's name", []string{"create", "a/b"}, 2, "a/b"},
+		{"long name", []string{"create", long}, 2, ""},
+		{"dots as a name", []string{"create", ".."}, 2, ""},
 		{"slash in a workspace's name", []string{"workspace", "create", "a/b"}, 2, "a/b"},
 		{"long workspace name", []string{"workspace", "create", long}, 2, ""},
 		{"no command", []string{"exec", box.ID}, 2, ""},
@@ -110,7 +110,7 @@ func TestBadInput(t *testing.T) {
 		{"env without key", []string{"exec", "-e", "=x", box.ID, "true"}, 2, "=x"},
 		{"env without value", []string{"exec", "-e", "x", box.ID, "true"}, 2, "x"},
 		{"bad output format", []string{"ls", "-o", "yaml"}, 2, "yaml"},
-		{"taken name", []string{"create", "--id", box.ID}, 5, box.ID},
+		{"taken name", []string{"create", box.ID}, 5, box.ID},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -20,8 +20,8 @@ const rigReady = 30 * time.Second
 // incarnation, by its own end or by SIGKILL, and open files go on.
 func TestGatewayRestart(t *testing.T) {
 	r := rig.New(t)
-	create(t, r, "--id", "one")
-	box := create(t, r, "--id", "two")
+	create(t, r, "one")
+	box := create(t, r, "two")
 	list := func() []map[string]any {
 		boxes := decode[[]map[string]any](t, r.Must(t, "ls", "-o", "json"))
 		for _, b := range boxes {
