@@ -136,32 +136,23 @@ bring_go() {
 	chmod +x .cache/go/bin/* .cache/go/pkg/tool/*/*
 }
 
-setup_build() {
+# ---- what is wanted, and the steps after the packages -------------------------
+
+want_build() {
 	have make || need make
 	certificates || need ca-certificates
 	if [ -z "$(usable_go)" ]; then
 		have curl || have wget || need curl
 		[ -n "$(unpacker)" ] || need unzip
 	fi
-	install_packages
-	[ -n "$(usable_go)" ] || bring_go
-	go=$(usable_go)
-	[ -n "$go" ] || die "the Go in .cache/go does not run on this machine: install Go 1.26 or later from https://go.dev/dl"
-	mkdir -p .cache
-	echo "$go" >.cache/go-path
 }
 
-# ---- what boxes and mounts need ----------------------------------------------
-
-setup_run() {
+want_run() {
 	if ! runc --version >/dev/null 2>&1 && ! crun --version >/dev/null 2>&1; then need runc; fi
 	have fusermount3 || need fuse3
-	install_packages
-	if [ ! -c /dev/fuse ]; then
-		[ "$(id -u)" = 0 ] && modprobe fuse >/dev/null 2>&1 || true
-		[ -c /dev/fuse ] || die "no /dev/fuse: load the kernel's module (sudo modprobe fuse), or give this container the device (--device /dev/fuse)"
-	fi
 }
+
+want_test() { compiles || need gcc libc; }
 
 # compiles tells whether the compiler that Go takes can build a C program.
 compiles() {
@@ -174,14 +165,27 @@ int main(void) { return 0; }' >"$d/a.c"
 	return $ok
 }
 
-setup_test() {
-	compiles || need gcc libc
-	install_packages
+setup_go() {
+	[ -n "$(usable_go)" ] || bring_go
+	go=$(usable_go)
+	[ -n "$go" ] || die "the Go in .cache/go does not run on this machine: install Go 1.26 or later from https://go.dev/dl"
+	{ mkdir -p .cache && echo "$go" >.cache/go-path; } || die "can't write .cache in $PWD: run this as the user that owns the tree, or as root"
+}
+
+setup_fuse() {
+	[ ! -c /dev/fuse ] || return 0
+	if [ "$(id -u)" = 0 ]; then modprobe fuse >/dev/null 2>&1 || true; fi
+	[ -c /dev/fuse ] || die "no /dev/fuse: load the kernel's module (sudo modprobe fuse), or give this container the device (--device /dev/fuse)"
 }
 
 level=${1:-run}
-case "$level" in build | run | test) ;; *) die "usage: scripts/setup.sh [build|run|test]" ;; esac
-setup_build
-if [ "$level" != build ]; then setup_run; fi
-if [ "$level" = test ]; then setup_test; fi
-say "$level: all there ($("$(cat .cache/go-path)" env GOVERSION) at $(cat .cache/go-path))"
+case "$level" in
+build) want_build ;;
+run) want_build; want_run ;;
+test) want_build; want_run; want_test ;;
+*) die "usage: scripts/setup.sh [build|run|test]" ;;
+esac
+install_packages
+setup_go
+if [ "$level" != build ]; then setup_fuse; fi
+say "$level: all there (Go at $go)"
