@@ -135,7 +135,7 @@ func TestPluginKilledCLI(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 125 || !strings.Contains(stderr.String(), "plugin") {
-		t.Errorf("exit code %d, want 125 with a word about the plugin; stderr: %s", code, stderr.String())
+	if code := cmd.ProcessState.ExitCode(); code != 4 || !strings.Contains(stderr.String(), "plugin") {
+		t.Errorf("exit code %d, want 4 with a word about the plugin; stderr: %s", code, stderr.String())
 	}
 }
