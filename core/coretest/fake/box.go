@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -70,6 +71,7 @@ func (b *Backend) startLocked(x *box) error {
 		if err != nil {
 			return err
 		}
+		x.main = p
 		go b.follow(x, p, x.State.Incarnation)
 	}
 	return b.saveLocked(x)
@@ -136,6 +138,10 @@ func (b *Backend) Stop(_ context.Context, r core.BoxRef, _ time.Duration) (core.
 }
 
 func (b *Backend) killLocked(x *box) {
+	if x.main != nil {
+		x.main.Signal(int(syscall.SIGKILL), true)
+		x.main = nil
+	}
 	for p := range x.procs {
 		p.Signal(int(syscall.SIGKILL), true)
 	}
@@ -192,9 +198,13 @@ func (b *Backend) volume(s core.VolumeSession) string {
 	return filepath.Join(b.dir, "volumes", string(s))
 }
 
+func isName(s core.VolumeSession) bool {
+	return s != "" && s != "." && s != ".." && !strings.ContainsAny(string(s), "/\x00")
+}
+
 // OpenVolume implements core.VolumeOpener.
 func (b *Backend) OpenVolume(_ context.Context, s core.VolumeSession, create bool) (core.Endpoint, error) {
-	if s == "" || filepath.Base(string(s)) != string(s) {
+	if !isName(s) {
 		return core.Endpoint{}, core.Invalid("volume %q", s)
 	}
 	dir := b.volume(s)
@@ -213,7 +223,7 @@ func (b *Backend) OpenVolume(_ context.Context, s core.VolumeSession, create boo
 
 // RemoveVolume implements core.VolumeRemover.
 func (b *Backend) RemoveVolume(_ context.Context, s core.VolumeSession) error {
-	if s == "" || filepath.Base(string(s)) != string(s) {
+	if !isName(s) {
 		return core.Invalid("volume %q", s)
 	}
 	b.mu.Lock()

@@ -102,6 +102,7 @@ type box struct {
 	Spec  core.BoxSpec
 	State core.BoxState
 
+	main  *process // nil: there is none
 	procs map[*process]bool
 }
 

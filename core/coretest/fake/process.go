@@ -218,9 +218,7 @@ func (p *process) Signal(sig int, group bool) error {
 	}
 	select {
 	case <-p.ended:
-		if !group {
-			return nil
-		}
+		return nil // the number may be another's by now
 	default:
 	}
 	pid := p.cmd.Process.Pid
