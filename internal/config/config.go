@@ -15,10 +15,6 @@ type Config struct {
 	Mount   Mount
 	Plugins Plugins
 	Pools   []Pool
-
-	// Program is the sbgw executable, which the mount process is started from;
-	// empty is the running one. It has no key in the file.
-	Program string
 }
 
 // Gateway is the daemon's own section.
@@ -112,25 +108,14 @@ func defaultPool(name, addr string) Pool {
 // SocketPath returns the path of the API's unix socket.
 func (c Config) SocketPath() string { return socketPath(c.Gateway.Listen) }
 
-// ProgramPath returns the sbgw executable.
-func (c Config) ProgramPath() (string, error) {
-	if c.Program != "" {
-		return filepath.Abs(c.Program)
-	}
-	return os.Executable()
-}
-
-// PluginsDir returns the absolute folder of the plugin binaries.
-func (c Config) PluginsDir() (string, error) {
+// PluginsDir returns the absolute folder of the plugin binaries, given the path of
+// the sbgw executable.
+func (c Config) PluginsDir(program string) string {
 	if filepath.IsAbs(c.Plugins.Dir) {
-		return c.Plugins.Dir, nil
-	}
-	program, err := c.ProgramPath()
-	if err != nil {
-		return "", err
+		return c.Plugins.Dir
 	}
 	if real, err := filepath.EvalSymlinks(program); err == nil {
 		program = real
 	}
-	return filepath.Join(filepath.Dir(program), c.Plugins.Dir), nil
+	return filepath.Join(filepath.Dir(program), c.Plugins.Dir)
 }
