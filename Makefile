@@ -10,7 +10,7 @@ LDFLAGS := -X main.version=$(VERSION)
 FLAGS   := -buildvcs=false -trimpath -ldflags '$(LDFLAGS)'
 
 .DEFAULT_GOAL := build
-.PHONY: build build-race up down test check generate clean clean-state setup-build setup-run setup-test
+.PHONY: build up down test check generate clean clean-state setup-build setup-run setup-test
 
 setup-build setup-run setup-test:
 	@scripts/setup.sh $(@:setup-%=%)
@@ -20,22 +20,20 @@ build: setup-build
 	CGO_ENABLED=0 $(GO) build $(FLAGS) -o bin/ ./cmd/sbgw ./cmd/tai
 	CGO_ENABLED=0 $(GO) build $(FLAGS) -o bin/plugins/ ./cmd/plugin-tai
 
-# The same with the race detector, for the tests that run real processes.
-build-race: setup-test
-	CGO_ENABLED=1 $(GO) build -race $(FLAGS) -o bin/race/ ./cmd/sbgw ./cmd/tai
-	CGO_ENABLED=1 $(GO) build -race $(FLAGS) -o bin/race/plugins/ ./cmd/plugin-tai
-
 up: setup-run build
 	bin/sbgw up --config sbgw.toml --tour
 
 down:
 	@if [ -x bin/sbgw ]; then bin/sbgw down --config sbgw.toml; else echo "nothing to stop: bin/sbgw is not built"; fi
 
-test: build-race
+# Tests that run real processes build them for themselves, with the race detector.
+test: setup-test
 	$(GO) run ./tests/run
 
 check: setup-test
 	$(GO) vet ./...
+	$(GO) fix -diff ./...
+	$(GO) tool -modfile=tools.mod staticcheck ./...
 	$(GO) run ./tests/run arch unit
 
 generate:
