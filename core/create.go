@@ -13,8 +13,12 @@ import (
 	"github.com/yaoapp/sbgw/workspace"
 )
 
-// errCreating: another call is creating the box of this id now.
-var errCreating = fmt.Errorf("%w: it is being created", ErrConflict)
+// The two ways in which the id of a new box is taken: another call is creating it
+// now, or it is there.
+var (
+	errCreating = fmt.Errorf("%w: it is being created", ErrConflict)
+	errExists   = fmt.Errorf("%w: a box of this id exists", ErrConflict)
+)
 
 // Create makes a box and starts it: all or nothing. An id that is taken is
 // ErrConflict.
@@ -107,7 +111,7 @@ func (m *Manager) reserve(r *record, p Pool) error {
 		if old.creating {
 			return errCreating
 		}
-		return fmt.Errorf("%w: a box of this id exists", ErrConflict)
+		return errExists
 	}
 	total, own := 0, 0
 	for _, other := range m.boxes {

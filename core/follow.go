@@ -18,9 +18,7 @@ func (m *Manager) follow(p *pool) {
 		if m.life.Err() != nil {
 			return
 		}
-		p.mu.Lock()
-		p.err = err
-		p.mu.Unlock()
+		p.fail(err)
 		m.log.Debug("watch of a pool ended", "pool", p.conf.Name, "err", err)
 		if time.Since(began) > most {
 			delay = first
@@ -29,6 +27,21 @@ func (m *Manager) follow(p *pool) {
 		case <-m.life.Done():
 			return
 		case <-time.After(delay):
+		}
+	}
+}
+
+// fail remembers why the pool is not followed. What only a change of the
+// configuration or the installation mends is not waited for, and told once.
+func (p *pool) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+	if p.backend == nil && (errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported)) {
+		select {
+		case <-p.refused:
+		default:
+			close(p.refused)
 		}
 	}
 }

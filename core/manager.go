@@ -47,8 +47,9 @@ const (
 
 // pool is a pool of the configuration.
 type pool struct {
-	conf   Pool
-	synced chan struct{} // closed when its boxes are known
+	conf    Pool
+	synced  chan struct{} // closed when its boxes are known
+	refused chan struct{} // closed when its plugin said what only a change mends
 
 	mu      sync.Mutex
 	backend Backend // nil until opened
@@ -66,7 +67,8 @@ func (p *pool) get() (Backend, error) {
 		return p.backend, nil
 	}
 	if p.err != nil {
-		return nil, fmt.Errorf("pool %s: %w", p.conf.Name, p.err)
+		// Whatever its kind: to a caller the pool is what is wrong, not the request.
+		return nil, fmt.Errorf("pool %s: %w: %v", p.conf.Name, ErrUnavailable, p.err)
 	}
 	return nil, fmt.Errorf("pool %s: %w: not opened yet", p.conf.Name, ErrUnavailable)
 }
@@ -100,7 +102,7 @@ func New(c Config) (*Manager, error) {
 		if p.StopTimeout == 0 {
 			p.StopTimeout = DefaultStopTimeout
 		}
-		m.pools = append(m.pools, &pool{conf: p, synced: make(chan struct{})})
+		m.pools = append(m.pools, &pool{conf: p, synced: make(chan struct{}), refused: make(chan struct{})})
 	}
 	return m, nil
 }
@@ -134,14 +136,28 @@ func (m *Manager) Start(ctx context.Context) error {
 		select {
 		case <-p.synced:
 			m.mountAll(ctx, p.name())
+		case <-p.refused:
+			m.mountLater(p)
 		case <-wait.Done():
 			p.mu.Lock()
 			err := p.err
 			p.mu.Unlock()
 			m.log.Warn("pool does not answer yet", "pool", p.conf.Name, "err", err)
+			m.mountLater(p)
 		}
 	}
 	return nil
+}
+
+// mountLater shows the workspaces of a pool when it answers.
+func (m *Manager) mountLater(p *pool) {
+	m.work.Go(func() {
+		select {
+		case <-p.synced:
+			m.mountAll(m.life, p.name())
+		case <-m.life.Done():
+		}
+	})
 }
 
 // Close lets go of everything; boxes, mounts and nodes stay. Calls that wait end
@@ -228,6 +244,9 @@ func (m *Manager) GetOrCreate(ctx context.Context, opts CreateOptions) (*Box, er
 			}
 		}
 		b, err := m.Create(ctx, opts)
+		if errors.Is(err, errExists) && ctx.Err() == nil {
+			continue // made since we looked
+		}
 		if !errors.Is(err, errCreating) {
 			return b, err
 		}
@@ -283,7 +302,9 @@ func (m *Manager) Pools() []PoolInfo {
 			MaxPerUser: p.conf.MaxPerUser, MaxTotal: p.conf.MaxTotal,
 			IdleTimeout: p.conf.IdleTimeout, MaxLifetime: p.conf.MaxLifetime,
 		}
-		if err := m.backends.Ready(p.name()); err != nil {
+		if _, err := p.get(); err != nil {
+			info.Connected, info.Reason = false, err.Error()
+		} else if err := m.backends.Ready(p.name()); err != nil {
 			info.Connected, info.Reason = false, err.Error()
 		}
 		infos = append(infos, info)
