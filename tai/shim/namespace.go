@@ -1,0 +1,73 @@
+package shim
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/yaoapp/sbgw/tai/rootfs"
+)
+
+// enterNamespace executes this program again, with argv, in a mount namespace of
+// its own: what is mounted there never shows on the machine, what the machine
+// unmounts goes here too. It returns only on failure.
+func enterNamespace(argv []string) error {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("new mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("new mount namespace: %w", err)
+	}
+	return fmt.Errorf("execute again: %w", unix.Exec("/proc/self/exe", argv, os.Environ()))
+}
+
+// pruneMounts unmounts, in this namespace, everything that the shim does not need,
+// so that it keeps nothing of the machine's in use: a file system that is
+// unmounted there would live on here, and a FUSE mount would keep its server
+// waiting.
+func pruneMounts(needed []string) error {
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return fmt.Errorf("read mount table: %w", err)
+	}
+	for _, m := range slices.Backward(mounts) {
+		if keepMount(m, needed) {
+			continue
+		}
+		// What is gone or covered by another mount is as good as unmounted.
+		unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	return nil
+}
+
+func keepMount(m *mountinfo.Info, needed []string) bool {
+	system := strings.HasPrefix(m.Mountpoint, "/lib")
+	for _, dir := range []string{"/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/opt", "/nix"} {
+		system = system || rootfs.Within(m.Mountpoint, dir)
+	}
+	if system && !strings.HasPrefix(m.FSType, "fuse") {
+		return true
+	}
+	return slices.ContainsFunc(needed, func(p string) bool { return rootfs.Within(p, m.Mountpoint) })
+}
+
+// neededPaths are the paths of a start that must stay reachable.
+func neededPaths(dir string, c Config) []string {
+	paths := []string{dir, c.Runtime, c.RuntimeRoot, c.Tool}
+	for _, b := range c.Binds {
+		paths = append(paths, b.Source)
+	}
+	for i, p := range paths {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			paths[i] = real
+		}
+	}
+	return paths
+}
