@@ -3,6 +3,8 @@ package node_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -42,8 +44,9 @@ func buildAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	taiBinary = filepath.Join(dir, "tai")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", taiBinary, "github.com/yaoapp/sbgw/cmd/tai")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	args := append([]string{"build", "-buildvcs=false", "-o", taiBinary}, buildFlags...)
+	build := exec.Command("go", append(args, "github.com/yaoapp/sbgw/cmd/tai")...)
+	build.Env = append(os.Environ(), buildEnv)
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build tai: %w\n%s", err, out)
 	}
@@ -82,19 +85,18 @@ func stateDir(t *testing.T) string {
 		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || bytes.Contains(mounts, []byte(dir)) {
 			t.Errorf("mounts of %s are left (%v):\n%s", dir, err, mounts)
 		}
-		if left, _ := filepath.Glob("/sys/fs/cgroup/*/sbgw-*/*"); len(slices.DeleteFunc(left, isFile)) > 0 {
-			t.Errorf("cgroups are left: %v", left)
+		sum := sha256.Sum256([]byte(dir))
+		parent := "sbgw-" + hex.EncodeToString(sum[:4])
+		for _, pattern := range []string{"/sys/fs/cgroup/" + parent, "/sys/fs/cgroup/*/" + parent} {
+			if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
+				t.Errorf("cgroups are left: %v, %v", left, err)
+			}
 		}
 		if left, err := os.ReadDir(filepath.Join(dir, "boxes")); err == nil && len(left) > 0 {
 			t.Errorf("boxes are left: %v", left)
 		}
 	})
 	return dir
-}
-
-func isFile(path string) bool {
-	st, err := os.Stat(path)
-	return err != nil || !st.IsDir()
 }
 
 // processesOf returns the processes that have a path of dir on their command line.
