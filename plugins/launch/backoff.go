@@ -13,13 +13,13 @@ const (
 	lastDelay    = 30 * time.Second
 	wellFor      = 60 * time.Second
 	crashLoop    = 5
+	killsFree    = 30
 	delayJitter  = 0.2
-	notItsFault  = time.Second
 	doublingsMax = 9 // 100 ms doubled nine times is over lastDelay
 )
 
-// backoff counts failures in a row.
-type backoff struct{ failures int }
+// backoff counts failures in a row, and apart from them the ends by a SIGKILL.
+type backoff struct{ failures, kills int }
 
 // ending is how a plugin process ended.
 type ending struct {
@@ -29,16 +29,18 @@ type ending struct {
 	killed bool
 }
 
-// next counts an ending and returns the delay before the next start. One that was
-// killed from outside after it was well for a moment is no failure of its own
-// and starts again at once; had the kernel killed it for its memory it would
-// hardly have become ready.
+// next counts an ending and returns the delay before the next start. A plugin that
+// was ready when somebody killed it did not fail: it starts again at once, unless
+// that goes on and on, as when the kernel finds that it takes too much memory.
 func (b *backoff) next(e ending) time.Duration {
-	switch {
-	case e.killed && e.ready >= notItsFault:
-		return jitter(firstDelay)
-	case e.ready >= wellFor:
-		b.failures = 0
+	if e.ready >= wellFor {
+		b.failures, b.kills = 0, 0
+	}
+	if e.killed && e.ready > 0 {
+		b.kills++
+		if b.kills <= killsFree {
+			return jitter(firstDelay)
+		}
 	}
 	b.failures++
 	return jitter(min(firstDelay<<min(b.failures-1, doublingsMax), lastDelay))

@@ -94,7 +94,8 @@ func (i *instance) greet(ctx context.Context, kind string, o Options) error {
 	return nil
 }
 
-// foreign says what is wrong with a process that did not do the handshake.
+// foreign says what is wrong with a process that did not do the handshake, and
+// that go-plugin has killed for it.
 func (i *instance) foreign(err error, took, budget time.Duration) error {
 	const mend = "replace it by the one of this gateway's build"
 	switch {
@@ -106,12 +107,10 @@ func (i *instance) foreign(err error, took, budget time.Duration) error {
 	case took >= budget:
 		return fmt.Errorf("%s said nothing within %s: if it is a plugin of this gateway the machine is too busy, else %s", i.path, budget, mend)
 	}
-	select {
-	case <-i.proc.exited:
-		return fmt.Errorf("%s ended before it greeted: %s", i.path, i.proc.end())
-	case <-time.After(lastWords):
+	if <-i.proc.exited; i.proc.killedByUs() {
 		return fmt.Errorf("%s closed its output before it greeted: %s", i.path, mend)
 	}
+	return fmt.Errorf("%s ended before it greeted: %s", i.path, i.proc.end())
 }
 
 func firstLine(err error) string {

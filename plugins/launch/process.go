@@ -199,12 +199,20 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// killed tells whether an ended process was killed by somebody else.
-func (p *process) killed() bool {
+// killed tells whether an ended process was killed by somebody else, killedByUs
+// whether it was by us.
+func (p *process) killed() bool     { return p.sigkilled() && !p.wasOurs() }
+func (p *process) killedByUs() bool { return p.sigkilled() && p.wasOurs() }
+
+func (p *process) sigkilled() bool {
 	st, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return st.Signaled() && st.Signal() == syscall.SIGKILL
+}
+
+func (p *process) wasOurs() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return st.Signaled() && st.Signal() == syscall.SIGKILL && !p.ours
+	return p.ours
 }
 
 // end says how an ended process ended.

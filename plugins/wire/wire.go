@@ -23,6 +23,7 @@ import (
 
 	"github.com/yaoapp/sbgw/core"
 	"github.com/yaoapp/sbgw/internal/logging"
+	"github.com/yaoapp/sbgw/plugins/steady"
 )
 
 // PipeVar names the environment variable with the number of the descriptor whose
@@ -69,7 +70,7 @@ func Plugins() goplugin.PluginSet {
 
 // DialOptions returns the options of the gateway's connection to a plugin.
 func DialOptions() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
+	return append(steady.DialOptions(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
 // Dispense returns the driver at the other end of a go-plugin client.
