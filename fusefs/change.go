@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	volumev1 "github.com/yaoapp/sbgw/proto/sbgw/volume/v1"
+	"github.com/yaoapp/sbgw/volume"
 )
 
 // Mknod makes a regular file, FIFO or socket; devices are EPERM.
@@ -120,7 +121,7 @@ func (f *FS) unlink(r request, parentID uint64, name string, directory bool) err
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unnameLocked(parent, name)
-	for _, o := range objectsOf(a.Reply) {
+	for _, o := range volume.ObjectsIn(a.Reply) {
 		f.noteLocked(o, a)
 	}
 	return nil
@@ -165,7 +166,7 @@ func (f *FS) rename(r request, in *fuse.RenameIn, oldName, newName string) error
 	if moved != replaced || moved == nil { // two names of one object: nothing moves
 		f.moveLocked(from, oldName, to, newName, exchange, a)
 	}
-	for _, o := range objectsOf(a.Reply) {
+	for _, o := range volume.ObjectsIn(a.Reply) {
 		f.noteLocked(o, a)
 	}
 	return nil

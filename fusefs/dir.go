@@ -47,7 +47,7 @@ func (f *FS) openDir(r request, in *fuse.OpenIn, out *fuse.OpenOut) error {
 	if err != nil {
 		return err
 	}
-	a, err := f.op(r, true, func() (*volumev1.Request, error) {
+	a, err := f.onNode(r, n, true, func() (*volumev1.Request, error) {
 		h, err := f.handle(r, n)
 		return &volumev1.Request{Op: &volumev1.Request_OpenAt{OpenAt: &volumev1.OpenAt{
 			Handle: h, Flags: syscall.O_RDONLY | syscall.O_DIRECTORY}}}, err

@@ -118,10 +118,10 @@ func (f *FS) namesToDrop() []note {
 
 // Refresh returns when every event up to number of a server process has come and
 // the kernel was told what it has to drop for them. An event of a process that
-// is not ours drops everything.
+// is not ours drops everything. boot is the server's boot id in hexadecimal.
 func (f *FS) Refresh(ctx context.Context, boot string, number uint64) error {
+	epoch := f.syncSession()
 	f.mu.Lock()
-	epoch := f.epoch
 	other := boot != f.boot
 	if other {
 		f.dropAllLocked()
@@ -133,6 +133,9 @@ func (f *FS) Refresh(ctx context.Context, boot string, number uint64) error {
 			return fmt.Errorf("wait for event %d: %w", number, err)
 		}
 	}
+	f.mu.Lock()
+	f.notify.submit(f.recentLocked()...)
+	f.mu.Unlock()
 	return f.notify.wait(ctx)
 }
 

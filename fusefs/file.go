@@ -83,28 +83,11 @@ func (f *FS) openFailed(n *node, al alias, named bool, err error) error {
 		if al.parent.children[al.name] == n {
 			f.unnameLocked(al.parent, al.name)
 		}
-		if al.parent.retry == nil {
-			al.parent.retry = map[string]time.Time{}
-		}
-		f.pruneRetriesLocked(al.parent)
-		al.parent.retry[al.name] = time.Now().Add(cacheTime)
+		f.markNameLocked(al)
 		err = syscall.ESTALE
 	}
 	f.dropLocked(n)
 	return err
-}
-
-// pruneRetriesLocked keeps the table of names with a failed OPEN small.
-func (f *FS) pruneRetriesLocked(dir *node) {
-	if len(dir.retry) < 64 {
-		return
-	}
-	now := time.Now()
-	for name, until := range dir.retry {
-		if now.After(until) {
-			delete(dir.retry, name)
-		}
-	}
 }
 
 // opened records an open that the server granted for n, whose opens count it

@@ -40,8 +40,8 @@ type Volume interface {
 	// Do sends one request. An errno from the server is a syscall.Errno;
 	// volume.ErrSessionLost says that handles are to be reclaimed first.
 	Do(ctx context.Context, r *volumev1.Request) (*volumev1.Reply, error)
+	// Hello returns the welcome of the present session.
 	Hello() *volumev1.HelloResponse
-	Root() *volumev1.Object
 	// Up tells whether the server answers now.
 	Up() bool
 	// StatFs returns the numbers that the server sent last, or nil.
@@ -81,6 +81,7 @@ type FS struct {
 	vol    atomic.Pointer[binding]
 	kernel atomic.Pointer[kernelNotifier]
 	notify *notifyQueue
+	keeper chan struct{} // wakes keep
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
@@ -96,17 +97,19 @@ type FS struct {
 	dirs      map[uint64]*dirStream
 	nextFH    uint64
 	epoch     uint64 // counts sessions; handles of older ones are reclaimed
+	session   string
 	boot      string
 	instance  string
 	received  uint64        // number of the last event that came
 	unknown   uint64        // number of the last event on a handle that no node has
 	progress  chan struct{} // closed and replaced when received or epoch moves
 	forgets   map[string]uint64
-	releasing int // Release requests on their way
+	releasing int     // Release requests on their way
+	recent    []*node // told two versions lately, see retellLocked
+	pins      []pin
 	untold    []string
 	dropped   int // untold errors beyond the limit
 
-	forgetWake chan struct{}
 }
 
 // binding is the volume of the moment.
@@ -134,20 +137,21 @@ func New(o Options) *FS {
 		dirs:          map[uint64]*dirStream{},
 		progress:      make(chan struct{}),
 		forgets:       map[string]uint64{},
-		forgetWake:    make(chan struct{}, 1),
 	}
 	f.ctx, f.cancel = context.WithCancelCause(context.Background())
 	f.root = f.newNodeLocked()
 	f.root.refs = 1 // the kernel never forgets the root
 	f.notify = newNotifyQueue(f)
-	f.wg.Go(f.forgetLoop)
+	f.wg.Go(f.keep)
 	return f
 }
 
 // Bind makes v the volume of the mount. Again: another connection to the same
-// volume, whose handles are new.
+// volume, in a session of its own.
 func (f *FS) Bind(v Volume) {
-	f.startSession(v.Hello(), v.Root(), &binding{v})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.startSessionLocked(&binding{v})
 }
 
 // String names the file system for go-fuse.

@@ -6,6 +6,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	volumev1 "github.com/yaoapp/sbgw/proto/sbgw/volume/v1"
+	"github.com/yaoapp/sbgw/volume"
 )
 
 // maxPayload is how many bytes one request to the server may carry.
@@ -107,7 +108,10 @@ func (f *FS) wrote(n *node, res *volumev1.WriteResult, a answer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.wrote, n.unsynced = true, true
-	f.noteLocked(res.GetObject(), a)
+	if o := res.GetObject(); o != nil {
+		f.creditLocked(n, o, a)
+		f.learnLocked(n, o) // the kernel drops the attributes of what it writes
+	}
 }
 
 // Flush is one close(2). The server hears of it if something was written or
@@ -239,7 +243,7 @@ func (f *FS) Ioctl(<-chan struct{}, *fuse.IoctlIn, []byte, *fuse.IoctlOut, []byt
 func (f *FS) note(a answer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, o := range objectsOf(a.Reply) {
+	for _, o := range volume.ObjectsIn(a.Reply) {
 		f.noteLocked(o, a)
 	}
 }

@@ -33,27 +33,17 @@ func (f *FS) lookup(r request, parentID uint64, name string, out *fuse.EntryOut)
 	if err := checkName(name); err != nil {
 		return err
 	}
-	a, err := f.op(r, true, func() (*volumev1.Request, error) {
-		h, err := f.handle(r, parent)
-		return &volumev1.Request{Op: &volumev1.Request_Walk{Walk: &volumev1.Walk{
-			Handle: h, Names: [][]byte{[]byte(name)}}}}, err
-	})
+	o, a, err := f.find(r, parent, name)
 	if err != nil {
 		return err
 	}
-	steps := a.GetWalk().GetSteps()
-	if len(steps) == 0 {
-		f.mu.Lock()
-		f.unnameLocked(parent, name)
-		f.mu.Unlock()
-		if e := a.GetWalk().GetErrno(); e != 0 {
-			return syscall.Errno(e)
-		}
-		return syscall.ENOENT
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.entryLocked(parent, name, steps[0], a, out)
+	if o == nil {
+		f.unnameLocked(parent, name)
+		return syscall.ENOENT
+	}
+	f.entryLocked(parent, name, o, a, out)
 	return nil
 }
 
@@ -86,7 +76,7 @@ func (f *FS) getAttr(r request, in *fuse.GetAttrIn, out *fuse.AttrOut) error {
 	if in.Flags()&fuse.FUSE_GETATTR_FH != 0 {
 		fh = in.Fh()
 	}
-	a, err := f.op(r, true, func() (*volumev1.Request, error) {
+	a, err := f.onNode(r, n, true, func() (*volumev1.Request, error) {
 		h, open, err := f.handleOrOpen(r, n, fh)
 		return &volumev1.Request{Op: &volumev1.Request_GetAttr{GetAttr: &volumev1.GetAttr{Handle: h, Open: open}}}, err
 	})
@@ -99,6 +89,7 @@ func (f *FS) getAttr(r request, in *fuse.GetAttrIn, out *fuse.AttrOut) error {
 	f.creditLocked(n, o, a)
 	ttl := f.tellLocked(n, o, a)
 	if o.GetAttr().GetNlink() == 0 && n.opens == 0 && time.Since(n.lookedUp) > cacheTime {
+		f.markStaleLocked(n)
 		return syscall.ESTALE
 	}
 	f.fill(o.GetAttr(), &out.Attr)

@@ -48,14 +48,17 @@ type node struct {
 	aliases []alias
 	// children are the names that the kernel was told of, in a directory.
 	children map[string]*node
-	// retry has the names whose OPEN got ESTALE lately: until then their new
-	// lookups are not cached and their opens are by handle, so that the one
-	// retry of the kernel can't fail as well.
+	// retry has the names that got ESTALE lately, see retry.go. Until then their
+	// lookups are not cached and their opens are by handle.
 	retry map[string]time.Time
+
+	target      []byte // of a link, until then, see retry.go
+	targetUntil time.Time
 
 	attr     *volumev1.Attr
 	lookedUp time.Time
 	byHandle time.Time // opens are by handle until then, see retry
+	retold   time.Time // when told changed last, see retellLocked
 	told     string    // the version whose attributes the kernel has
 	pages    string    // the version that the kernel's pages are not older than; empty: drop them
 	versions [8]string // the last ones seen in replies
@@ -167,7 +170,19 @@ func (f *FS) noteLocked(o *volumev1.Object, a answer) {
 		return
 	}
 	f.creditLocked(n, o, a)
+	known := n.knows(o.GetVersion())
 	f.learnLocked(n, o)
+	if n.told == string(o.GetVersion()) {
+		return
+	}
+	// The kernel does not get these attributes, and the server reports no event
+	// for a version that it sent: what the kernel has is to be dropped.
+	n.told = ""
+	f.notify.submit(note{kind: noteAttr, node: n.id})
+	if !known && n.used && !n.isDir() {
+		n.pages = ""
+		f.notify.submit(note{kind: notePages, node: n.id})
+	}
 }
 
 // learnLocked takes what o says of n, unless that is old news.
@@ -204,11 +219,40 @@ func (f *FS) tellLocked(n *node, o *volumev1.Object, a answer) time.Duration {
 	if !fresh {
 		return 0
 	}
-	n.told = string(o.GetVersion())
+	if v := string(o.GetVersion()); n.told != v {
+		f.retellLocked(n)
+		n.told = v
+	}
 	if a.GetEvent() < n.seen || a.epoch != f.epoch || !f.watched() {
 		return 0
 	}
 	return cacheTime
+}
+
+// retellLocked remembers that the kernel is told other attributes than before. Of
+// two replies that cross on their way into the kernel it takes the first and
+// drops the other, whichever is newer (fuse_change_attributes), and the server
+// reports neither version again. So Refresh drops the attributes of such nodes.
+func (f *FS) retellLocked(n *node) {
+	now := time.Now()
+	if n.told != "" && now.Sub(n.retold) > cacheTime/2 {
+		n.retold = now
+		if f.recent = append(f.recent, n); len(f.recent)%256 == 0 {
+			f.recentLocked()
+		}
+	}
+}
+
+// recentLocked returns notes for the nodes that retellLocked remembered within
+// the time that the kernel keeps anything.
+func (f *FS) recentLocked() []note {
+	var notes []note
+	since := time.Now().Add(-2 * cacheTime)
+	f.recent = slices.DeleteFunc(f.recent, func(n *node) bool { return n.retold.Before(since) })
+	for _, n := range f.recent {
+		notes = append(notes, note{kind: noteAttr, node: n.id})
+	}
+	return notes
 }
 
 // nameLocked records that the kernel is told name in parent means n, and returns
@@ -312,11 +356,15 @@ func (f *FS) depthLocked(n *node) (int, bool) {
 	return 0, false
 }
 
-// queueForgetLocked leaves references to the forget loop.
+// queueForgetLocked leaves references to the keeper.
 func (f *FS) queueForgetLocked(handle string, count uint64) {
 	f.forgets[handle] += count
+	f.wakeKeeper()
+}
+
+func (f *FS) wakeKeeper() {
 	select {
-	case f.forgetWake <- struct{}{}:
+	case f.keeper <- struct{}{}:
 	default:
 	}
 }
@@ -324,20 +372,31 @@ func (f *FS) queueForgetLocked(handle string, count uint64) {
 // maxForgets bounds the handles in one Forget request.
 const maxForgets = 512
 
-// forgetLoop sends forgotten handles in batches; nobody waits for them.
-func (f *FS) forgetLoop() {
+// keep gives back what is not needed any more, in batches: forgotten handles and
+// opens that were kept for a while. Nobody waits for it.
+func (f *FS) keep() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-f.ctx.Done():
 			return
-		case <-f.forgetWake:
+		case <-f.keeper:
+		case <-timer.C:
 		}
-		for b := f.vol.Load(); b != nil && f.ctx.Err() == nil; {
-			q := f.nextForget()
-			if len(q.GetHandles()) == 0 {
-				break
-			}
+		b := f.vol.Load()
+		if b == nil {
+			continue
+		}
+		for q := f.nextForget(); len(q.GetHandles()) > 0 && f.ctx.Err() == nil; q = f.nextForget() {
 			f.send(f.ctx, b, &volumev1.Request{Op: &volumev1.Request_Forget{Forget: q}})
+		}
+		due, next := f.duePins()
+		if len(due) > 0 {
+			f.send(f.ctx, b, &volumev1.Request{Op: &volumev1.Request_Release{Release: &volumev1.Release{Opens: due}}})
+		}
+		if next > 0 {
+			timer.Reset(next)
 		}
 	}
 }

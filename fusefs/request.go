@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -163,11 +164,9 @@ func (f *FS) discard(q *volumev1.Request, o outcome) {
 			f.remember(opName(q), fmt.Errorf("outcome unknown, the caller was killed: %w", o.err))
 		}
 	}
-	f.mu.Lock()
-	for _, obj := range objectsOf(o.reply) {
-		f.giveBackLocked(obj)
-	}
-	f.mu.Unlock()
+	// The server takes the versions in the reply for known and reports no change
+	// up to them, so they are noted even so.
+	f.note(answer{o.reply, f.currentEpoch()})
 	if open := o.reply.GetOpen().GetOpen(); open != 0 {
 		f.release(open)
 	}
@@ -193,7 +192,7 @@ func (f *FS) release(open uint64) {
 // repeated is EIO then, unless the server has refused it for its old handles.
 func (f *FS) op(r request, repeatable bool, build func() (*volumev1.Request, error)) (answer, error) {
 	for attempt := 0; ; attempt++ {
-		epoch := f.currentEpoch()
+		epoch := f.syncSession()
 		q, err := build()
 		if err != nil {
 			return answer{}, err
@@ -202,8 +201,9 @@ func (f *FS) op(r request, repeatable bool, build func() (*volumev1.Request, err
 		if err == nil {
 			return answer{reply, epoch}, nil
 		}
-		lost := errors.Is(err, volume.ErrSessionLost)
-		refused := (errors.Is(err, syscall.ESTALE) || errors.Is(err, syscall.EBADF)) && f.currentEpoch() != epoch
+		moved := f.syncSession() != epoch
+		lost := errors.Is(err, volume.ErrSessionLost) || moved && errors.Is(err, fs.ErrClosed)
+		refused := moved && (errors.Is(err, syscall.ESTALE) || errors.Is(err, syscall.EBADF))
 		if attempt == 0 && (refused || lost && repeatable) {
 			continue
 		}
@@ -241,37 +241,4 @@ func opName(q *volumev1.Request) string {
 		return "request"
 	}
 	return string(fd.Name())
-}
-
-// objectsOf returns every object in a reply; each is one reference.
-func objectsOf(p *volumev1.Reply) []*volumev1.Object {
-	var all []*volumev1.Object
-	add := func(objs ...*volumev1.Object) {
-		for _, o := range objs {
-			if o != nil {
-				all = append(all, o)
-			}
-		}
-	}
-	switch r := p.GetResult().(type) {
-	case *volumev1.Reply_Walk:
-		add(r.Walk.GetSteps()...)
-	case *volumev1.Reply_Object:
-		add(r.Object)
-	case *volumev1.Reply_ReadDir:
-		for _, e := range r.ReadDir.GetEntries() {
-			add(e.GetObject())
-		}
-	case *volumev1.Reply_Open:
-		add(r.Open.GetObject(), r.Open.GetParent())
-	case *volumev1.Reply_Write:
-		add(r.Write.GetObject())
-	case *volumev1.Reply_Change:
-		add(r.Change.GetObject(), r.Change.GetParent(), r.Change.GetNewParent(), r.Change.GetVictim())
-	case *volumev1.Reply_Count:
-		add(r.Count.GetObject())
-	case *volumev1.Reply_Reclaim:
-		add(r.Reclaim.GetObject())
-	}
-	return all
 }

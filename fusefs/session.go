@@ -1,6 +1,7 @@
 package fusefs
 
 import (
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"syscall"
@@ -11,20 +12,34 @@ import (
 // Session is the client's callback for a session that is fresh after a
 // reconnect: every handle and open is of the past. Nodes and files are reclaimed
 // one by one when they are used next.
-func (f *FS) Session(h *volumev1.HelloResponse) { f.startSession(h, h.GetRoot(), nil) }
+func (f *FS) Session(*volumev1.HelloResponse) { f.syncSession() }
 
-// startSession makes every handle one of the past. A new binding comes into
-// force under the same lock: who sent old handles to it finds the epoch changed.
-func (f *FS) startSession(h *volumev1.HelloResponse, root *volumev1.Object, b *binding) {
+// syncSession makes the client's present session ours, if it is not yet: the
+// callback comes some time after requests run in it. It returns the epoch.
+func (f *FS) syncSession() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first := f.vol.Load() == nil
-	if b != nil {
-		f.vol.Store(b)
+	if b := f.vol.Load(); b != nil {
+		f.startSessionLocked(b)
 	}
+	return f.epoch
+}
+
+// startSessionLocked makes every handle one of the past, unless b's session is
+// the one there is. A new binding comes into force under the same lock: who sent
+// old handles to it finds the epoch changed.
+func (f *FS) startSessionLocked(b *binding) {
+	h := b.Hello()
+	if f.session == string(h.GetSession()) {
+		return
+	}
+	root := h.GetRoot()
+	first := f.session == ""
+	f.session = string(h.GetSession())
+	f.vol.Store(b)
 	other := f.instance != h.GetInstance()
 	f.epoch++
-	f.boot, f.instance = string(h.GetBootId()), h.GetInstance()
+	f.boot, f.instance = hex.EncodeToString(h.GetBootId()), h.GetInstance()
 	f.received, f.unknown = 0, 0
 	clear(f.forgets)
 	clear(f.byHandle)

@@ -30,7 +30,7 @@ func (f *FS) setAttr(r request, in *fuse.SetAttrIn, out *fuse.AttrOut) error {
 	}
 	empty := q.Mode == nil && q.Uid == nil && q.Gid == nil && q.Size == nil && q.Atime == nil && !q.AtimeNow &&
 		q.Mtime == nil && !q.MtimeNow && !q.KillPriv
-	a, err := f.op(r, true, func() (*volumev1.Request, error) {
+	a, err := f.onNode(r, n, true, func() (*volumev1.Request, error) {
 		h, open, err := f.handleOrOpen(r, n, fh)
 		if empty {
 			return &volumev1.Request{Op: &volumev1.Request_GetAttr{GetAttr: &volumev1.GetAttr{Handle: h, Open: open}}}, err

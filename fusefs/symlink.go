@@ -3,6 +3,7 @@ package fusefs
 import (
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -22,14 +23,10 @@ func (f *FS) readlink(r request, id uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := f.op(r, true, func() (*volumev1.Request, error) {
-		h, err := f.handle(r, n)
-		return &volumev1.Request{Op: &volumev1.Request_ReadLink{ReadLink: &volumev1.ReadLink{Handle: h}}}, err
-	})
+	target, err := f.target(r, n)
 	if err != nil {
 		return nil, err
 	}
-	target := a.GetData().GetData()
 	if len(target) == 0 || len(target) >= syscall.PathMax {
 		return nil, syscall.EIO
 	}
@@ -37,6 +34,20 @@ func (f *FS) readlink(r request, id uint64) ([]byte, error) {
 		return nil, syscall.EPERM
 	}
 	return target, nil
+}
+
+func (f *FS) target(r request, n *node) ([]byte, error) {
+	f.mu.Lock()
+	target, until := n.target, n.targetUntil
+	f.mu.Unlock()
+	if time.Now().Before(until) {
+		return target, nil
+	}
+	a, err := f.onNode(r, n, true, func() (*volumev1.Request, error) {
+		h, err := f.handle(r, n)
+		return &volumev1.Request{Op: &volumev1.Request_ReadLink{ReadLink: &volumev1.ReadLink{Handle: h}}}, err
+	})
+	return a.GetData().GetData(), err
 }
 
 // contained tells whether a target stays in the mount. A purely textual answer

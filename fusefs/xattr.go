@@ -84,7 +84,7 @@ func (f *FS) xattr(r request, id uint64, repeatable bool, build func(handle []by
 	if err != nil {
 		return answer{}, err
 	}
-	a, err := f.op(r, repeatable, func() (*volumev1.Request, error) {
+	a, err := f.onNode(r, n, repeatable, func() (*volumev1.Request, error) {
 		h, err := f.handle(r, n)
 		if err != nil {
 			return nil, err
