@@ -19,6 +19,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -165,9 +166,15 @@ func (g *Gateway) statePath(name string) string {
 	return filepath.Join(g.conf.Gateway.StateDir, name)
 }
 
-// hidden lists what no box may see of the gateway.
+// hidden lists what no box may see: what is the gateway's own, and what the
+// pools name. A path that one pool hides is hidden in all of them.
 func (g *Gateway) hidden() []string {
-	return []string{g.conf.Gateway.StateDir, g.conf.Mount.Root, filepath.Dir(g.conf.SocketPath())}
+	paths := []string{g.conf.Gateway.StateDir, g.conf.Mount.Root, g.conf.SocketPath()}
+	for _, p := range g.conf.Pools {
+		paths = append(paths, p.Hide...)
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
 
 func (g *Gateway) makeCore(id string) error {

@@ -50,7 +50,11 @@ func (g *Gateway) Close() error {
 		errs = append(errs, g.lock.Close())
 	}
 	close(g.done)
-	g.log.Info("gateway ended")
+	select {
+	case <-g.ready:
+		g.log.Info("gateway ended")
+	default: // it never was one
+	}
 	return errors.Join(errs...)
 }
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -94,18 +96,10 @@ func (a *app) exec(ctx context.Context, box *client.Box, cmd []string, f execFla
 	if err != nil && exit == (core.ExecExit{}) {
 		return err
 	}
-	if err != nil {
-		return &exitStatus{code: exitOr(exit.Code, err), err: err}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &exitStatus{code: exitTimeout, err: fmt.Errorf("the command was killed after %s", f.timeout)}
 	}
-	return &exitStatus{code: exit.Code}
-}
-
-// exitOr is the exit code for a command that ended with an error beside.
-func exitOr(code int, err error) int {
-	if c := exitCode(err); c == exitTimeout {
-		return c
-	}
-	return code
+	return &exitStatus{code: exit.Code, err: err} // the code is good, what err says is beside it
 }
 
 // pump copies the command's streams until it has ended.
