@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -167,29 +166,33 @@ func (r *Runtime) List(context.Context) ([]core.BoxState, error) {
 	return states, nil
 }
 
-// recover finds the boxes of an earlier node.
+// recover finds the boxes of an earlier node. One that can't be understood is
+// left alone and does not keep the others from being found.
 func (r *Runtime) recover() error {
 	dir := filepath.Join(r.state, "boxes")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	var errs []error
 	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
 		if e.Name()[0] == '.' { // a create that was cut off before it began
-			errs = append(errs, r.discard(filepath.Join(dir, e.Name())))
+			if err := r.discard(path); err != nil {
+				return err
+			}
 			continue
 		}
 		var rec record
-		if err := shim.ReadFile(filepath.Join(dir, e.Name(), recordFile), &rec); err != nil {
-			errs = append(errs, fmt.Errorf("box %s: %w", e.Name(), err))
+		if err := shim.ReadFile(filepath.Join(path, recordFile), &rec); err != nil {
+			r.log.Error("no box: its record can't be read", logging.Path, path, logging.Err, err)
 			continue
 		}
-		b := newBox(filepath.Join(dir, e.Name()), rec)
+		b := newBox(path, rec)
 		r.boxes[rec.Spec.ID] = b
 		if err := r.find(b); err != nil {
-			errs = append(errs, fmt.Errorf("box %s: %w", e.Name(), err))
+			r.log.Error("state of a box is unknown", logging.Box, rec.Spec.ID, logging.Err, err)
+			r.update(b, func() { b.status = core.StatusUnknown })
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }

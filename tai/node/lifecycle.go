@@ -12,7 +12,6 @@ import (
 
 	"github.com/yaoapp/sbgw/core"
 	"github.com/yaoapp/sbgw/internal/logging"
-	"github.com/yaoapp/sbgw/tai/oci"
 	"github.com/yaoapp/sbgw/tai/shim"
 )
 
@@ -115,7 +114,14 @@ func (r *Runtime) launch(ctx context.Context, b *box) error {
 	b.proc = proc
 	r.mu.Unlock()
 	r.log.Info("box started", logging.Box, b.Spec.ID, logging.Duration, time.Since(began))
-	return r.find(b)
+	err = r.find(b)
+	r.mu.Lock()
+	running := b.status == core.StatusRunning
+	r.mu.Unlock()
+	if !running { // a main process that ended at once; nobody follows the shim
+		r.reapShim(b)
+	}
+	return err
 }
 
 // Start is of core.Backend.
@@ -191,12 +197,17 @@ func (r *Runtime) erase(b *box) error {
 	if err := r.discard(b.dir); err != nil {
 		return err
 	}
+	var err error
 	r.update(b, func() {
 		b.removed = true
 		delete(r.boxes, b.Spec.ID)
+		if len(r.boxes) == 0 { // nobody can be making a cgroup below the common one now
+			err = r.cgroup("").Remove()
+		}
 	})
-	// The boxes' common cgroup goes with the last one; busy is fine.
-	oci.Cgroup{Root: oci.CgroupRoot, Path: r.cgroups, V2: r.host.CgroupV2}.Remove()
+	if err != nil {
+		r.log.Debug("remove the boxes' cgroup", logging.Err, err)
+	}
 	return nil
 }
 

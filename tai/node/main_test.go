@@ -140,7 +140,7 @@ func openIn(t *testing.T, dir string, hide ...string) *node.Runtime {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		removeAll(t, r)
+		removeAll(t, r, dir)
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
@@ -148,8 +148,19 @@ func openIn(t *testing.T, dir string, hide ...string) *node.Runtime {
 	return r
 }
 
-func removeAll(t *testing.T, b core.Backend) {
+// removeAll removes the boxes of a node, after a look at what their shims said.
+func removeAll(t *testing.T, b core.Backend, dir string) {
 	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(dir, "boxes/*/shim.log"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, name := range logs {
+		data, err := os.ReadFile(name)
+		if err != nil || bytes.Contains(data, []byte("DATA RACE")) || bytes.Contains(data, []byte("panic:")) {
+			t.Errorf("shim's log: %v\n%s", err, data)
+		}
+	}
 	boxes, err := b.List(context.Background())
 	if err != nil {
 		t.Error(err)

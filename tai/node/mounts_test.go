@@ -28,7 +28,7 @@ func TestUpperInMemory(t *testing.T) {
 	state := filepath.Join(dir, "state")
 	serveMounted(t, dir, state, "mkdir $D/l $D/u $D/w $S; mount -t overlay o -o lowerdir=$D/l,upperdir=$D/u,workdir=$D/w $S")
 	b := dial(t, dir)
-	t.Cleanup(func() { removeAll(t, b) })
+	t.Cleanup(func() { removeAll(t, b, state) })
 	create(t, b, core.BoxSpec{ID: "b1", Memory: 64 << 20})
 	if got := sh(t, b, "b1", "echo x > /made && cat /made; ls /root /home | wc -l; cat /etc/shadow 2>&1 | wc -l"); got != "x\n3\n1" {
 		t.Errorf("in the box: %q", got)
@@ -62,7 +62,7 @@ func TestMachineMounts(t *testing.T) {
 		mount -o loop $D/img OPT/a; echo program > OPT/a/program; mkdir OPT/a/secret; echo planted > OPT/a/secret/x
 		mount --bind OPT/a/secret OPT/b`, "OPT", opt), "--hide", opt+"/a/secret")
 	b := dial(t, dir)
-	t.Cleanup(func() { removeAll(t, b) })
+	t.Cleanup(func() { removeAll(t, b, dir) })
 	create(t, b, core.BoxSpec{ID: "b1"})
 	if got := sh(t, b, "b1", "cd "+opt+"; cat a/program; echo mine > a/program; cat a/program; find a b | sort"); got != "program\nmine\na\na/lost+found\na/program\na/secret\nb" {
 		t.Errorf("in the box: %q", got)

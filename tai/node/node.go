@@ -36,6 +36,7 @@ import (
 	"github.com/yaoapp/sbgw/core"
 	"github.com/yaoapp/sbgw/internal/boxrpc"
 	"github.com/yaoapp/sbgw/internal/logging"
+	"github.com/yaoapp/sbgw/tai/shim"
 	"github.com/yaoapp/sbgw/volume"
 )
 
@@ -192,22 +193,9 @@ func (l trustedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if trusted(conn) {
+		if shim.Trusted(conn) {
 			return conn, nil
 		}
 		conn.Close()
 	}
-}
-
-func trusted(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var cred *unix.Ucred
-	var cerr error
-	err = raw.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	return err == nil && cerr == nil && (cred.Uid == 0 || int(cred.Uid) == os.Getuid())
 }

@@ -44,7 +44,12 @@ func serveAs(t *testing.T, dir string, argv ...string) *server {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.kill(unix.SIGTERM) })
+	t.Cleanup(func() {
+		s.kill(unix.SIGTERM)
+		if strings.Contains(s.log.String(), "DATA RACE") {
+			t.Errorf("the node's log: %s", s.log)
+		}
+	})
 	b := dial(t, dir)
 	eventually(t, "the node answers", func() bool {
 		_, err := b.Describe(t.Context())
@@ -119,7 +124,7 @@ func TestNodeKilled(t *testing.T) {
 	})
 
 	serve(t, dir)
-	t.Cleanup(func() { removeAll(t, b) })
+	t.Cleanup(func() { removeAll(t, b, dir) })
 	again, err := b.Inspect(t.Context(), "b1")
 	if err != nil || again.Incarnation != made.Incarnation || again.Status != core.StatusRunning || again.Execs != 1 {
 		t.Errorf("the box after the node's restart: %+v, %v, want %+v", again, err, made)
@@ -169,7 +174,7 @@ func TestShimKilled(t *testing.T) {
 			if !watched {
 				serve(t, dir)
 			}
-			t.Cleanup(func() { removeAll(t, b) })
+			t.Cleanup(func() { removeAll(t, b, dir) })
 			eventually(t, "the box is stopped", func() bool {
 				s, err := b.Inspect(t.Context(), "b1")
 				return err == nil && s.Status == core.StatusStopped
@@ -210,7 +215,7 @@ func TestVolume(t *testing.T) {
 	dir := stateDir(t)
 	serve(t, dir)
 	b := dial(t, dir)
-	t.Cleanup(func() { removeAll(t, b) })
+	t.Cleanup(func() { removeAll(t, b, dir) })
 	e, err := b.OpenVolume(t.Context(), "user/chat", true)
 	if err != nil || e.Kind != core.EndpointUnix || e.Session != "user/chat" || e.Instance == "" {
 		t.Fatalf("open volume: %+v, %v", e, err)
@@ -239,7 +244,7 @@ func TestCallerGone(t *testing.T) {
 	dir := stateDir(t)
 	serve(t, dir)
 	b := dial(t, dir)
-	t.Cleanup(func() { removeAll(t, b) })
+	t.Cleanup(func() { removeAll(t, b, dir) })
 	create(t, b, core.BoxSpec{ID: "b1"})
 	c, err := tai.Dial("unix://" + filepath.Join(dir, "node.sock"))
 	if err != nil {

@@ -89,7 +89,7 @@ func (s *shim) serve(l *net.UnixListener, handle func(*net.UnixConn)) {
 			time.Sleep(100 * time.Millisecond) // out of descriptors, most likely
 			continue
 		}
-		if !trusted(conn) {
+		if !Trusted(conn) {
 			conn.Close()
 			continue
 		}
@@ -97,8 +97,9 @@ func (s *shim) serve(l *net.UnixListener, handle func(*net.UnixConn)) {
 	}
 }
 
-// trusted tells whether the peer is root or runs as the same user.
-func trusted(conn *net.UnixConn) bool {
+// Trusted tells whether the peer of a unix socket is root or the user of this
+// process.
+func Trusted(conn *net.UnixConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return false
