@@ -11,6 +11,7 @@ import (
 
 	"github.com/yaoapp/sbgw/core"
 	"github.com/yaoapp/sbgw/internal/boxpb"
+	"github.com/yaoapp/sbgw/internal/logging"
 	"github.com/yaoapp/sbgw/tai/shim"
 )
 
