@@ -16,16 +16,24 @@ import (
 	volumev1 "github.com/yaoapp/sbgw/proto/sbgw/volume/v1"
 )
 
+// maxIdle is how many goroutines of a channel wait for the next request.
+const maxIdle = 8
+
 // channel is one stream of a session.
 type channel struct {
 	s       *session
 	stream  volumev1.VolumeService_ChannelServer
 	control bool
+	wg      *sync.WaitGroup
 	// slots has one element for each request that runs until its reply is sent,
 	// waits for each that may wait for a later one.
 	slots, waits chan struct{}
-	ended        chan struct{}
-	closed       atomic.Bool
+	// idle takes a request to a goroutine that has run one before: its stack has
+	// the size it takes.
+	idle   chan *job
+	idlers atomic.Int32
+	ended  chan struct{}
+	closed atomic.Bool
 
 	mu   sync.Mutex // held over a send
 	sent uint64     // the last event sent; on a control channel
@@ -53,11 +61,11 @@ func (s *Server) Channel(stream volumev1.VolumeService_ChannelServer) error {
 	}
 	ses.touch()
 	c := &channel{
-		s: ses, stream: stream, control: attach.GetControl(),
+		s: ses, stream: stream, control: attach.GetControl(), wg: &s.wg,
 		slots: make(chan struct{}, maxInFlight), waits: make(chan struct{}, maxWaiting),
-		ended: make(chan struct{}),
+		idle: make(chan *job), ended: make(chan struct{}),
 	}
-	bye, err := c.run(attach.GetAfterEvent(), &s.wg)
+	bye, err := c.run(attach.GetAfterEvent())
 	if bye && c.control {
 		s.endSession(ses)
 	}
@@ -66,7 +74,7 @@ func (s *Server) Channel(stream volumev1.VolumeService_ChannelServer) error {
 
 // run serves the channel to its end; bye means that the client ended it.
 // Sends that are stuck end when it has returned, for the stream's context does.
-func (c *channel) run(after uint64, wg *sync.WaitGroup) (bye bool, err error) {
+func (c *channel) run(after uint64) (bye bool, err error) {
 	if c.control {
 		c.takeOver()
 	}
@@ -81,10 +89,10 @@ func (c *channel) run(after uint64, wg *sync.WaitGroup) (bye bool, err error) {
 		if err := c.stream.Send(events(&volumev1.Events{Number: c.sent})); err != nil {
 			return false, err
 		}
-		wg.Go(c.pump)
+		c.wg.Go(c.pump)
 	}
 	read := make(chan error, 1)
-	wg.Go(func() { read <- c.read() })
+	c.wg.Go(func() { read <- c.read() })
 	select {
 	case err = <-read:
 	case <-c.ended:
@@ -219,17 +227,43 @@ func (c *channel) start(r *volumev1.Request) bool {
 	if !c.s.begin() {
 		return false
 	}
-	go func() {
-		defer func() { <-slots }()
-		reply := c.s.run(r)
-		if reply == nil {
+	j := &job{r, slots}
+	select {
+	case c.idle <- j:
+	default:
+		c.wg.Go(func() { c.work(j) })
+	}
+	return true
+}
+
+// job is a request that runs, with the slot that it takes.
+type job struct {
+	request *volumev1.Request
+	slots   chan struct{}
+}
+
+// work runs a request, and then others until the channel ends or too many wait.
+func (c *channel) work(j *job) {
+	for {
+		reply := c.s.run(j.request)
+		if reply != nil {
+			err := c.send(&volumev1.ChannelResponse{Frame: &volumev1.ChannelResponse_Reply{Reply: reply}})
+			if err != nil {
+				c.s.log.Debug("reply not sent", logging.Err, err)
+			}
+		}
+		<-j.slots
+		if c.idlers.Add(1) > maxIdle {
+			c.idlers.Add(-1)
 			return
 		}
-		if err := c.send(&volumev1.ChannelResponse{Frame: &volumev1.ChannelResponse_Reply{Reply: reply}}); err != nil {
-			c.s.log.Debug("reply not sent", logging.Err, err)
+		select {
+		case j = <-c.idle:
+			c.idlers.Add(-1)
+		case <-c.ended:
+			return
 		}
-	}()
-	return true
+	}
 }
 
 // run runs a request, once for each op id, and returns its reply; nil where the
