@@ -8,9 +8,9 @@ import (
 	"github.com/yaoapp/sbgw/tests/rig"
 )
 
-func TestExec(t *testing.T) {
-	r := rig.New(t)
+func testExec(t *testing.T, r *rig.Rig) {
 	box := create(t, r)
+	before := boxes(t, r)
 	tests := []struct {
 		name   string
 		stdin  string
@@ -49,16 +49,15 @@ func TestExec(t *testing.T) {
 			}
 		})
 	}
-	if left := decode[[]view](t, r.Must(t, "ls", "-o", "json")); len(left) != 1 {
-		t.Errorf("%d boxes after run, want the one that was there: %v", len(left), left)
+	if after := boxes(t, r); after != before {
+		t.Errorf("boxes after run: %s, want those of before: %s", after, before)
 	}
 }
 
 func shorten(s string) string { return s[:min(len(s), 200)] }
 
-// TestExecInterrupted: Ctrl-C at the command line ends the command in the box.
-func TestExecInterrupted(t *testing.T) {
-	r := rig.New(t)
+// testExecInterrupted: Ctrl-C at the command line ends the command in the box.
+func testExecInterrupted(t *testing.T, r *rig.Rig) {
 	box := create(t, r)
 	cmd := r.Command(t.Context(), "exec", box.ID, "sh", "-c", "touch started; sleep 600 & wait")
 	if err := cmd.Start(); err != nil {
@@ -74,11 +73,11 @@ func TestExecInterrupted(t *testing.T) {
 	})
 }
 
-// TestBadInput: what is wrong is said clearly, by the documented exit code, and
+// testBadInput: what is wrong is said clearly, by the documented exit code, and
 // nothing is lost.
-func TestBadInput(t *testing.T) {
-	r := rig.New(t)
+func testBadInput(t *testing.T, r *rig.Rig) {
 	box := create(t, r)
+	before, spacesBefore := boxes(t, r), workspaces(t, r)
 	long := strings.Repeat("n", 300)
 	tests := []struct {
 		name string
@@ -126,17 +125,34 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	boxes := decode[[]view](t, r.Must(t, "ls", "-o", "json"))
-	if len(boxes) != 1 || boxes[0].ID != box.ID || boxes[0].Status != "running" {
-		t.Errorf("boxes after all that: %v, want %s running", boxes, box.ID)
+	if after := boxes(t, r); after != before {
+		t.Errorf("boxes after all that: %s, want %s", after, before)
 	}
-	if spaces := decode[[]view](t, r.Must(t, "workspace", "ls", "-o", "json")); len(spaces) != 1 {
-		t.Errorf("workspaces after all that: %v, want one", spaces)
+	if spaces := workspaces(t, r); spaces != spacesBefore {
+		t.Errorf("workspaces after all that: %s, want %s", spaces, spacesBefore)
 	}
 }
 
-func TestStoppedBox(t *testing.T) {
-	r := rig.New(t)
+// boxes tells every box and what it does.
+func boxes(t *testing.T, r *rig.Rig) string {
+	t.Helper()
+	var all []string
+	for _, b := range decode[[]view](t, r.Must(t, "ls", "-o", "json")) {
+		all = append(all, b.ID+" "+b.Status)
+	}
+	return strings.Join(all, ", ")
+}
+
+func workspaces(t *testing.T, r *rig.Rig) string {
+	t.Helper()
+	var all []string
+	for _, w := range decode[[]view](t, r.Must(t, "workspace", "ls", "-o", "json")) {
+		all = append(all, w.ID)
+	}
+	return strings.Join(all, ", ")
+}
+
+func testStoppedBox(t *testing.T, r *rig.Rig) {
 	box := create(t, r)
 	r.Must(t, "exec", box.ID, "sh", "-c", "echo kept > f; echo kept > /usr/local/f")
 	r.Must(t, "stop", box.ID)
@@ -157,9 +173,8 @@ func TestStoppedBox(t *testing.T) {
 	}
 }
 
-// TestRemoveForgetsMount: a removed workspace's directory goes at once.
-func TestRemoveForgetsMount(t *testing.T) {
-	r := rig.New(t)
+// testRemovedWorkspace: a removed workspace's directory goes at once.
+func testRemovedWorkspace(t *testing.T, r *rig.Rig) {
 	ws := decode[view](t, r.Must(t, "workspace", "create", "-o", "json", "mine"))
 	box := create(t, r, "--workspace", ws.ID)
 	if box.Workspace != ws.ID {
