@@ -12,11 +12,11 @@ import (
 func (p *process) wait(status <-chan unix.WaitStatus, oomBefore int) {
 	s := <-status
 	p.exit = p.describe(s, oomBefore)
+	p.shim.hub.update(func(st *Status) { st.Execs-- })
 	close(p.exited)
 	for _, f := range p.files {
 		f.processEnded()
 	}
-	p.shim.hub.update(func(st *Status) { st.Execs-- })
 }
 
 // describe tells how the process ended. Out of memory is what the kernel's count
