@@ -63,7 +63,8 @@ var rules = []rule{
 		except: []string{"cmd"}, imports: []string{"github.com/spf13/cobra", "github.com/spf13/pflag"}, tests: true,
 	},
 	{
-		why: "log/slog is the only logger", imports: []string{"log"}, tests: true,
+		why:    "log/slog is the only logger; go-fuse takes none but a log.Logger",
+		except: []string{"fusefs"}, imports: []string{"log"}, tests: true,
 	},
 	{
 		why: "tests use the standard library and go-cmp", imports: []string{"github.com/stretchr/testify", "github.com/onsi/", "go.uber.org/mock"}, tests: true,

@@ -36,7 +36,6 @@ func (r *Rig) checkGone(t *testing.T) {
 		if left = r.leftovers(); len(left) == 0 {
 			return
 		}
-		// sleep: processes of others can't be waited for
 		time.Sleep(20 * time.Millisecond)
 	}
 	t.Errorf("left behind after sbgw down:\n%s", strings.Join(left, "\n"))
