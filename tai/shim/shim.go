@@ -177,6 +177,10 @@ func (s *shim) run(ctx context.Context) error {
 // finish records the end and tells it. From then on the box may be started again.
 func (s *shim) finish(exit Exit) error {
 	err := WriteExit(".", exit)
+	// Before the lock goes, and with it the names to a later shim of the box.
+	for _, name := range []string{ctlSocket, execSocket} {
+		err = errors.Join(err, os.Remove(name))
+	}
 	s.lock.Close()
 	s.log.Info("box ended", logging.Reason, exit.Reason)
 	s.hub.update(func(st *Status) { st.Exit = &exit })
