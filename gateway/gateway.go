@@ -141,6 +141,9 @@ func (g *Gateway) start(ctx context.Context, program string) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := os.RemoveAll(g.statePath("plugins")); err != nil { // sockets of a killed gateway's plugins
+		return fmt.Errorf("clear the plugins' sockets: %w", err)
+	}
 	g.launcher = launch.New(launch.Options{
 		Dir: g.conf.PluginsDir(program), StateDir: g.conf.Gateway.StateDir, Gateway: id,
 		Hide: g.hidden(), Log: g.log,
@@ -166,10 +169,11 @@ func (g *Gateway) statePath(name string) string {
 	return filepath.Join(g.conf.Gateway.StateDir, name)
 }
 
-// hidden lists what no box may see: what is the gateway's own, and what the
-// pools name. A path that one pool hides is hidden in all of them.
+// hidden lists what no box may see: what is this gateway's own or the system's
+// gateway's, whose sockets a box's root could talk to, and what the pools name. A
+// path that one pool hides is hidden in all of them.
 func (g *Gateway) hidden() []string {
-	paths := []string{g.conf.Gateway.StateDir, g.conf.Mount.Root, g.conf.SocketPath()}
+	paths := []string{g.conf.Gateway.StateDir, g.conf.Mount.Root, g.conf.SocketPath(), config.SystemStateDir}
 	for _, p := range g.conf.Pools {
 		paths = append(paths, p.Hide...)
 	}

@@ -73,7 +73,11 @@ func (a *app) recoverGateway(ctx context.Context) (*client.Client, error) {
 		return nil, nil
 	}
 	a.say("The gateway is not running, but processes of it are: starting it to end them in order.")
-	return a.up(ctx)
+	d, err := a.daemon(conf)
+	if err != nil {
+		return nil, err
+	}
+	return d.connect(ctx, conf.Gateway.Listen)
 }
 
 func waitEnd(ctx context.Context, pid int) error {

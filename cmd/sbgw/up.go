@@ -90,6 +90,7 @@ func (a *app) up(ctx context.Context) (*client.Client, error) {
 func (a *app) awaitReady(ctx context.Context, c *client.Client, d *daemon) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
+	reason := "it does not answer"
 	for {
 		st, err := c.Status(ctx)
 		if d.ended() {
@@ -101,9 +102,12 @@ func (a *app) awaitReady(ctx context.Context, c *client.Client, d *daemon) error
 		if st.GetReady() {
 			return nil
 		}
+		if err == nil {
+			reason = st.GetReason()
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: the gateway runs, but is not ready: %s; see `sbgw status`", core.ErrUnavailable, st.GetReason())
+			return fmt.Errorf("%w: the gateway runs, but is not ready: %s; see `sbgw status`", core.ErrUnavailable, reason)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -66,8 +66,11 @@ const DefaultPool = "local"
 // Default returns the configuration of an empty file for the present user.
 func Default() Config { return defaults(os.Geteuid() == 0, os.Getenv) }
 
+// SystemStateDir is the state directory of a gateway that root runs.
+const SystemStateDir = "/var/lib/sbgw"
+
 func defaults(root bool, getenv func(string) string) Config {
-	listen, state := "/run/sbgw/sbgw.sock", "/var/lib/sbgw"
+	listen, state := "/run/sbgw/sbgw.sock", SystemStateDir
 	if !root {
 		listen, state = userPaths(getenv)
 	}
