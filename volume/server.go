@@ -71,6 +71,7 @@ var _ volumev1.VolumeServiceServer = (*Server)(nil)
 // NewServer returns a server with a boot id of its own.
 func NewServer(o ServerOptions) *Server {
 	o.Log = logging.OrDiscard(o.Log)
+	sweepCookieDirs()
 	boot := make([]byte, 16)
 	rand.Read(boot)
 	return &Server{

@@ -48,7 +48,7 @@ type watcher struct {
 
 	in      *os.File
 	fd      int
-	cookies string // a private directory
+	cookies cookieDir
 	batches chan batch
 	stop    chan struct{}
 	wg      sync.WaitGroup
@@ -105,16 +105,17 @@ func (w *watcher) open() error {
 		return fmt.Errorf("make an inotify instance (see fs.inotify.max_user_instances): %w", err)
 	}
 	w.fd, w.in = fd, os.NewFile(uintptr(fd), "inotify")
-	if w.cookies, err = os.MkdirTemp("", "sbgw-cookies-"); err == nil {
-		var wd int
-		wd, err = unix.InotifyAddWatch(fd, w.cookies, unix.IN_CREATE|unix.IN_ONLYDIR)
-		w.cookieWD = int32(wd)
+	if w.cookies, err = newCookieDir(); err != nil {
+		w.in.Close()
+		return err
 	}
+	wd, err := unix.InotifyAddWatch(fd, w.cookies.path, unix.IN_CREATE|unix.IN_ONLYDIR)
 	if err != nil {
 		w.in.Close()
-		os.RemoveAll(w.cookies)
+		w.cookies.remove()
 		return fmt.Errorf("watch the cookies: %w", err)
 	}
+	w.cookieWD = int32(wd)
 	return nil
 }
 
@@ -125,7 +126,7 @@ func (w *watcher) close() {
 	close(w.stop)
 	w.in.Close()
 	w.wg.Wait()
-	os.RemoveAll(w.cookies)
+	w.cookies.remove()
 }
 
 // ensure watches a directory, that fd is open on, and reports whether it did not
@@ -295,7 +296,7 @@ func (w *watcher) cookie(done <-chan struct{}) error {
 		overflow := w.overflow
 		w.mu.Unlock()
 
-		path := filepath.Join(w.cookies, name)
+		path := filepath.Join(w.cookies.path, name)
 		fd, err := unix.Open(path, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 		if err == nil {
 			unix.Close(fd)

@@ -213,6 +213,27 @@ func TestSpaceOfDeletedFiles(t *testing.T) {
 	}
 }
 
+func TestCookieDirsOfTheDeadAreRemoved(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	alive, err := newCookieDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alive.remove()
+	dead, err := newCookieDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.lock.drop() // as a kill does
+	sweepCookieDirs()
+	if _, err := os.Stat(alive.path); err != nil {
+		t.Errorf("of a living process: %v", err)
+	}
+	if _, err := os.Stat(dead.path); !os.IsNotExist(err) {
+		t.Errorf("of a dead process: %v", err)
+	}
+}
+
 func openFDs(t *testing.T) []int {
 	t.Helper()
 	var out []int
