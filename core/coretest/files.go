@@ -34,8 +34,10 @@ func (s *suite) opensVolume(t *testing.T) {
 	}
 }
 
+// refusesVolumeName: what could be taken for a path out of the volumes. A slash
+// alone is no harm: a node knows names of two parts.
 func (s *suite) refusesVolumeName(t *testing.T) {
-	for _, v := range []core.VolumeSession{"", ".", "..", "a/b", "../escape", "/abs", "nul\x00"} {
+	for _, v := range []core.VolumeSession{"", ".", "..", "../escape", "a/../../b", "/abs", "nul\x00"} {
 		if _, err := s.opener(t).OpenVolume(deadline(t), v, true); err == nil {
 			t.Errorf("open volume %q: got no error", v)
 		}

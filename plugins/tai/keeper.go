@@ -13,14 +13,16 @@ import (
 	"github.com/yaoapp/sbgw/tai"
 )
 
-// Between two failed starts of a node the delay doubles from the first to the last.
+// Between two starts of a node the delay doubles from the first to the last. One
+// that lived for long enough begins anew; one that ended so many times in a row
+// is said to keep ending.
 const (
-	firstDelay = 100 * time.Millisecond
-	lastDelay  = 5 * time.Second
+	firstDelay   = 50 * time.Millisecond
+	lastDelay    = 5 * time.Second
+	doublingsMax = 7
+	wellFor      = 10 * time.Second
+	crashLoop    = 8
 )
-
-// wellFor is how long a node must have lived to be started again without delay.
-const wellFor = time.Second
 
 // callPatience is how long a call waits for a node that is starting, lostPatience
 // how long a call waits for the successor of a node that seemed lost: one that is
@@ -72,29 +74,29 @@ func (k *keeper) set(b core.Backend, err error) {
 func (k *keeper) run(ctx context.Context) {
 	defer close(k.done)
 	defer k.set(nil, fmt.Errorf("%w: pool %s was closed", core.ErrNotAvailable, k.pool))
-	delay := firstDelay
+	failures := 0
 	for {
 		k.set(nil, nil)
 		began := time.Now()
 		err := k.life(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err == nil && time.Since(began) > wellFor:
-			k.log.Warn("node is gone, starting it again")
-			delay = firstDelay
-			continue
-		case err == nil:
-			err = fmt.Errorf("%w: the node of pool %s ended soon after its start, see %s", core.ErrUnavailable, k.pool, k.proc.logFile())
+		}
+		if err == nil && time.Since(began) > wellFor {
+			failures = 0
+		}
+		delay := min(firstDelay<<min(failures, doublingsMax), lastDelay)
+		failures++
+		if err == nil && failures >= crashLoop {
+			err = fmt.Errorf("%w: the node of pool %s keeps ending, see %s", core.ErrUnavailable, k.pool, k.proc.logFile())
 		}
 		k.log.Warn("node does not run", logging.Err, err, "again_in", delay)
-		k.set(nil, err)
+		k.set(nil, err) // callers of one that only just ended wait for its successor
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(delay):
 		}
-		delay = min(2*delay, lastDelay)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/yaoapp/sbgw/core"
@@ -128,9 +128,8 @@ func (d *direct) OpenVolume(ctx context.Context, s core.VolumeSession, create bo
 	if err != nil {
 		return core.Endpoint{}, err
 	}
-	if strings.ContainsAny(string(s), "/\x00") { // the node has checked it; a path is made of it here
-		return core.Endpoint{}, core.Invalid("volume name %q", s)
-	}
-	e.Kind, e.Address, e.Argv, e.Token = core.EndpointDir, filepath.Join(d.volumes, string(s)), nil, nil
-	return e, nil
+	// The node has refused names that mean something to a path, and escapes the
+	// slash of a name of two parts in this way.
+	dir := filepath.Join(d.volumes, url.PathEscape(string(s)))
+	return core.Endpoint{Kind: core.EndpointDir, Address: dir, Session: s, ReadOnly: e.ReadOnly, Instance: e.Instance}, nil
 }
