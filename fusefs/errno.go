@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -70,10 +71,18 @@ func (f *FS) untoldLocked() []string {
 	return all
 }
 
+// releaseGrace bounds the wait for the RELEASE that follows the last close(2) of a
+// file: the kernel sends it by itself, and tells nobody whether it will.
+const releaseGrace = 100 * time.Millisecond
+
 // Settle returns when every acknowledged change is applied at the server, which
-// is so when a call returns, and the files closed before are closed there. The
-// errors that nobody was told are returned, each once.
+// is so when a call returns, and the files closed before are closed there, so
+// that they can be executed. The errors that nobody was told are returned, each
+// once.
 func (f *FS) Settle(ctx context.Context) error {
+	grace, cancel := context.WithTimeout(ctx, releaseGrace)
+	defer cancel()
+	_ = f.waitFor(grace, func() bool { return !f.closingLocked() })
 	if err := f.waitFor(ctx, func() bool { return f.releasing == 0 }); err != nil {
 		return fmt.Errorf("wait for closed files: %w", err)
 	}
@@ -87,6 +96,16 @@ func (f *FS) Settle(ctx context.Context) error {
 		errs = append(errs, errors.New(e))
 	}
 	return errors.Join(errs...)
+}
+
+// closingLocked tells whether a RELEASE may be on its way from the kernel.
+func (f *FS) closingLocked() bool {
+	for _, fl := range f.files {
+		if !fl.flushed.IsZero() && time.Since(fl.flushed) < releaseGrace {
+			return true
+		}
+	}
+	return false
 }
 
 // waitFor returns when ready, called with FS.mu held, says so.

@@ -16,10 +16,11 @@ type file struct {
 	node  *node
 	flags uint32 // for the server
 
-	open   uint64 // at the server, in the session of epoch
-	epoch  uint64
-	locked bool // took a lock in its life
-	broken bool // a lock went with the server: every use is EIO until closed
+	open    uint64 // at the server, in the session of epoch
+	epoch   uint64
+	flushed time.Time // FLUSH came after a write: RELEASE may be next
+	locked  bool      // took a lock in its life
+	broken  bool      // a lock went with the server: every use is EIO until closed
 }
 
 // serverFlags are the open flags that mean something at the server. Appends are
@@ -78,12 +79,11 @@ func (f *FS) openFailed(n *node, al alias, named bool, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.opens--
-	gone := errors.Is(err, syscall.ESTALE) || errors.Is(err, syscall.ENOENT)
-	if named && gone {
-		if al.parent.children[al.name] == n {
+	if errors.Is(err, syscall.ESTALE) || named && errors.Is(err, syscall.ENOENT) {
+		f.markStaleLocked(n)
+		if named && al.parent.children[al.name] == n {
 			f.unnameLocked(al.parent, al.name)
 		}
-		f.markNameLocked(al)
 		err = syscall.ESTALE
 	}
 	f.dropLocked(n)

@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -130,6 +131,9 @@ func (f *FS) flush(r request, in *fuse.FlushIn) error {
 	n := fl.node
 	unlock := n.lockOwners[in.LockOwner]
 	idle := !n.wrote && !unlock && !n.lost
+	if fl.flags&syscall.O_ACCMODE != syscall.O_RDONLY {
+		fl.flushed = time.Now()
+	}
 	n.wrote = false
 	delete(n.lockOwners, in.LockOwner)
 	f.mu.Unlock()

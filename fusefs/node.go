@@ -46,6 +46,7 @@ type node struct {
 	refs    uint64 // the kernel's lookup count
 	opens   int    // open files and directories
 	aliases []alias
+	former  alias // the name it lost last
 	// children are the names that the kernel was told of, in a directory.
 	children map[string]*node
 	// retry has the names that got ESTALE lately, see retry.go. Until then their
@@ -292,6 +293,7 @@ func (f *FS) unnameLocked(parent *node, name string) {
 		return
 	}
 	delete(parent.children, name)
+	n.former = alias{parent, name}
 	if len(n.aliases) > 1 || !n.isDir() {
 		n.dropAliasLocked(alias{parent, name})
 	}

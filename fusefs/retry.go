@@ -22,10 +22,14 @@ type pin struct {
 	until       time.Time
 }
 
-// markStaleLocked begins that while for every name of n.
+// markStaleLocked begins that while for every name of n, the one it lost too: the
+// kernel may have come by that.
 func (f *FS) markStaleLocked(n *node) {
 	for _, al := range n.aliases {
 		f.markNameLocked(al)
+	}
+	if n.former.parent != nil {
+		f.markNameLocked(n.former)
 	}
 }
 

@@ -6,6 +6,7 @@
 package fusetest
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
@@ -35,7 +37,7 @@ const childEnv = "SBGW_FUSETEST_CHILD"
 
 // child is what a child is told.
 type child struct {
-	Role       string // volume, mountd
+	Role       string // volume, mountd, starter
 	Socket     string
 	FDSocket   string
 	Root       string
@@ -48,7 +50,12 @@ type child struct {
 func Main(m *testing.M) {
 	spec := os.Getenv(childEnv)
 	if spec == "" {
-		os.Exit(m.Run())
+		code := m.Run()
+		if err := goleak.Find(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
 	}
 	var c child
 	err := json.Unmarshal([]byte(spec), &c)
@@ -64,18 +71,49 @@ func Main(m *testing.M) {
 
 // run returns when standard input ends, that is with the test.
 func (c child) run() error {
+	if c.Role == "starter" {
+		return c.startVolumes()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	log := logging.Text(os.Stderr, slog.LevelWarn)
+	log := logging.Text(os.Stderr, slog.LevelError)
 	if c.Role == "mountd" {
 		return mountd.Run(ctx, mountd.Config{Socket: c.Socket, FDSocket: c.FDSocket, Root: c.Root,
 			AllowOther: c.AllowOther, Log: log, Version: "test"})
 	}
 	return c.serveVolume(ctx, log)
+}
+
+// startVolumes starts and kills the volume server for the test, one order a line.
+// The test itself must not: a fork closes its files on the mount in the child,
+// which waits for the server that is not started yet.
+func (c child) startVolumes() error {
+	var cmd *exec.Cmd
+	defer func() { kill(cmd) }()
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var err error
+		switch in.Text() {
+		case "start":
+			_ = os.Remove(c.Socket)
+			v := c
+			v.Role = "volume"
+			cmd, err = start(v, nil)
+		case "kill":
+			kill(cmd)
+		case "stop":
+			err = cmd.Process.Signal(unix.SIGSTOP)
+		case "cont":
+			err = cmd.Process.Signal(unix.SIGCONT)
+		}
+		if _, perr := fmt.Println(err); perr != nil {
+			return perr
+		}
+	}
+	return nil
 }
 
 func (c child) serveVolume(ctx context.Context, log *slog.Logger) error {
@@ -116,7 +154,11 @@ type Mount struct {
 	o      Options
 	base   string
 	mountd *exec.Cmd
-	volume *exec.Cmd
+
+	starter *exec.Cmd
+	orders  io.Writer
+	answers *bufio.Scanner
+	pipes   []io.Closer
 }
 
 // Workspace is the name of the mounted volume.
@@ -144,7 +186,7 @@ func New(t testing.TB, o Options) *Mount {
 	}
 	m := &Mount{Dir: filepath.Join(base, "dir"), t: t, o: o, base: base}
 	t.Cleanup(m.close)
-	for _, d := range []string{m.Dir, m.root()} {
+	for _, d := range []string{m.Dir, m.Root()} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -152,13 +194,15 @@ func New(t testing.TB, o Options) *Mount {
 	if err := os.Chmod(base, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	m.startStarter()
 	m.StartVolume()
 	m.StartMountd()
 	m.Attach()
 	return m
 }
 
-func (m *Mount) root() string { return filepath.Join(m.base, "mnt") }
+// Root is the directory of all mounts.
+func (m *Mount) Root() string { return filepath.Join(m.base, "mnt") }
 
 func (m *Mount) sock(name string) string { return filepath.Join(m.base, name) }
 
@@ -170,8 +214,7 @@ func (m *Mount) Endpoint() core.Endpoint {
 // StartVolume starts the volume server and waits until it listens.
 func (m *Mount) StartVolume() {
 	m.t.Helper()
-	_ = os.Remove(m.sock("vol.sock"))
-	m.volume = m.start(child{Role: "volume", Socket: m.sock("vol.sock"), Dir: m.Dir, EventDelay: m.o.EventDelay})
+	m.order("start")
 	Eventually(m.t, 20*time.Second, "volume server listens", func() bool {
 		c, err := net.Dial("unix", m.sock("vol.sock"))
 		if err == nil {
@@ -181,11 +224,57 @@ func (m *Mount) StartVolume() {
 	})
 }
 
+// KillVolume ends the volume server by SIGKILL.
+func (m *Mount) KillVolume() { m.order("kill") }
+
+// StopVolume makes the volume server stand still, ContinueVolume go on.
+func (m *Mount) StopVolume() { m.order("stop") }
+
+// ContinueVolume is the reverse of StopVolume.
+func (m *Mount) ContinueVolume() { m.order("cont") }
+
+func (m *Mount) order(what string) {
+	m.t.Helper()
+	if _, err := fmt.Fprintln(m.orders, what); err != nil {
+		m.t.Fatal(err)
+	}
+	if !m.answers.Scan() || m.answers.Text() != "<nil>" {
+		m.t.Fatalf("volume server, %s: %s %v", what, m.answers.Text(), m.answers.Err())
+	}
+}
+
+// startStarter starts the process that starts volume servers.
+func (m *Mount) startStarter() {
+	m.t.Helper()
+	in, orders, err := os.Pipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	answers, out, err := os.Pipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.orders, m.answers = orders, bufio.NewScanner(answers)
+	m.pipes = []io.Closer{orders, answers}
+	cmd := command(child{Role: "starter", Socket: m.sock("vol.sock"), Dir: m.Dir, EventDelay: m.o.EventDelay}, m.o.Env)
+	cmd.Stdin, cmd.Stdout = in, out
+	err = cmd.Start()
+	_ = errors.Join(in.Close(), out.Close())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.starter = cmd
+}
+
 // StartMountd starts the mount process and connects to it.
 func (m *Mount) StartMountd() {
 	m.t.Helper()
-	m.mountd = m.start(child{Role: "mountd", Socket: m.sock("m.sock"), FDSocket: m.sock("f.sock"),
-		Root: m.root(), AllowOther: m.o.AllowOther})
+	var err error
+	m.mountd, err = start(child{Role: "mountd", Socket: m.sock("m.sock"), FDSocket: m.sock("f.sock"),
+		Root: m.Root(), AllowOther: m.o.AllowOther}, m.o.Env)
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	Eventually(m.t, 20*time.Second, "mount process answers", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -208,27 +297,26 @@ func (m *Mount) Attach() {
 	m.Path = path
 }
 
-func (m *Mount) start(c child) *exec.Cmd {
-	m.t.Helper()
+// command runs this binary as a child.
+func command(c child, env []string) *exec.Cmd {
 	spec, err := json.Marshal(c)
 	if err != nil {
-		m.t.Fatal(err)
+		panic(err) // strings and numbers
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), m.o.Env...), childEnv+"="+string(spec))
+	cmd.Env = append(append(os.Environ(), env...), childEnv+"="+string(spec))
 	cmd.Stderr = os.Stderr
-	// The other end is ours alone and never written to: the child ends with us.
-	if _, err := cmd.StdinPipe(); err != nil {
-		m.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		m.t.Fatal(err)
-	}
 	return cmd
 }
 
-// KillVolume ends the volume server by SIGKILL.
-func (m *Mount) KillVolume() { kill(m.volume) }
+func start(c child, env []string) (*exec.Cmd, error) {
+	cmd := command(c, env)
+	// The other end is ours alone and never written to: the child ends with us.
+	if _, err := cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return cmd, cmd.Start()
+}
 
 // KillMountd ends the mount process by SIGKILL.
 func (m *Mount) KillMountd() { kill(m.mountd) }
@@ -240,17 +328,7 @@ func kill(cmd *exec.Cmd) {
 	}
 }
 
-// Signal sends a signal to the volume server.
-func (m *Mount) Signal(s os.Signal) {
-	if err := m.volume.Process.Signal(s); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
 func (m *Mount) close() {
-	if m.volume != nil && m.volume.ProcessState == nil {
-		_ = m.volume.Process.Signal(unix.SIGCONT)
-	}
 	if m.Client != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 		defer cancel()
@@ -262,8 +340,15 @@ func (m *Mount) close() {
 		_ = m.Client.Close()
 	}
 	kill(m.mountd)
-	kill(m.volume)
-	if left := Sweep(m.root()); len(left) > 0 && !m.t.Failed() {
+	for _, p := range m.pipes {
+		_ = p.Close()
+	}
+	if m.starter != nil { // the volume server ends with it, and it with the pipe
+		if err := wait(m.starter, 10*time.Second); err != nil {
+			m.t.Errorf("starter of volume servers: %v", err)
+		}
+	}
+	if left := Sweep(m.Root()); len(left) > 0 && !m.t.Failed() {
 		m.t.Errorf("mounts left behind: %v", left)
 	}
 	if err := os.RemoveAll(m.base); err != nil {

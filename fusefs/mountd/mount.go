@@ -195,11 +195,14 @@ func (m *mount) unmount() (finish func(), err error) {
 	err = unmount(m.path, m.bind)
 	if errors.Is(err, unix.EBUSY) {
 		m.log.Info("mount is busy, detaching it lazily")
-		m.fs.Detach()
 		err = unmount(m.path, true)
 	}
 	if err != nil {
 		return func() {}, fmt.Errorf("unmount %s: %w", m.path, err)
+	}
+	if !m.bind {
+		// What still comes are releases; the end of the session does the same.
+		m.fs.Detach()
 	}
 	if rerr := os.Remove(m.path); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
 		m.log.Warn("mount point stays", logging.Path, m.path, logging.Err, rerr)
