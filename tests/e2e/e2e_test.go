@@ -72,6 +72,7 @@ func TestGateway(t *testing.T) {
 		{"bad input", testBadInput},
 		{"stopped box", testStoppedBox},
 		{"removed workspace", testRemovedWorkspace},
+		{"readme", testReadme},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, r) })
@@ -189,5 +190,26 @@ func testSymlinksContained(t *testing.T, r *rig.Rig) {
 		if b, err := os.ReadFile(filepath.Join(box.Path, l)); err == nil {
 			t.Errorf("link %s led out of the workspace, to %d bytes", l, len(b))
 		}
+	}
+}
+
+// testReadme runs the lines that the README shows.
+func testReadme(t *testing.T, r *rig.Rig) {
+	_, rest, _ := strings.Cut(read(t, "../../README.md"), "## Ten lines")
+	_, rest, _ = strings.Cut(rest, "```sh\n")
+	script, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("the README has no ten lines")
+	}
+	cmd, err := r.Shell(t.Context(), script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v, after:\n%s", err, out)
+	}
+	if !strings.HasPrefix(string(out), "3\nstdin too\n[") {
+		t.Errorf("the README's lines print %q", out)
 	}
 }

@@ -273,6 +273,18 @@ func (r *Rig) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Shell returns a shell script with the command line as `sbgw` in its bin folder.
+func (r *Rig) Shell(ctx context.Context, script string) (*exec.Cmd, error) {
+	if err := os.Symlink(filepath.Dir(r.sbgw), filepath.Join(r.Dir, "bin")); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-eu", "-c", script)
+	cmd.Dir = r.Dir
+	cmd.Env = append(os.Environ(), "SBGW_CONFIG="+r.Config, quickExit)
+	cmd.WaitDelay = 5 * time.Second
+	return cmd, nil
+}
+
 // CLI runs a command of the command line and returns how it ended.
 func (r *Rig) CLI(t *testing.T, args ...string) Result {
 	t.Helper()
