@@ -209,6 +209,15 @@ const (
 	socketPath  = 107
 )
 
+// clearSockets removes what plugins of a killed gateway left. What can't be
+// removed is no harm: names are never used again.
+func clearSockets(state string) {
+	left, _ := filepath.Glob(filepath.Join(state, "plugins", "plugin-dir*")) // the pattern is right
+	for _, dir := range left {
+		os.RemoveAll(dir)
+	}
+}
+
 // socketDir returns the folder for the plugins' sockets: in the state directory,
 // so that a successor of a killed gateway can clear it, or, where a path there
 // would be too long for a socket, the system's.

@@ -71,8 +71,11 @@ type Launcher struct {
 
 var _ core.BackendSource = (*Launcher)(nil)
 
-// New returns a Launcher, which starts nothing until a pool is opened.
+// New returns a Launcher, which starts nothing until a pool is opened. There is
+// one for a state directory: sockets in it are those of a killed predecessor's
+// plugins and are removed.
 func New(o Options) *Launcher {
+	clearSockets(o.StateDir)
 	o.Log = logging.OrDiscard(o.Log)
 	if o.startTimeout == 0 {
 		o.startTimeout = startTimeout

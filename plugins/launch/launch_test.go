@@ -152,7 +152,8 @@ func TestHostKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := exec.Command(self, fakeDir(t, "fake"), shortDir(t))
+	state := shortDir(t)
+	host := exec.Command(self, fakeDir(t, "fake"), state)
 	host.Env = append(os.Environ(), roleVar+"=host")
 	host.Stderr = os.Stderr
 	out, err := host.StdoutPipe()
@@ -173,6 +174,10 @@ func TestHostKilled(t *testing.T) {
 	}
 	host.Process.Kill()
 	eventually(t, "the plugin's end", 5*time.Second, func() bool { return !running(pid) })
+	New(Options{StateDir: state})
+	if left, _ := filepath.Glob(filepath.Join(state, "plugins", "*")); len(left) > 0 {
+		t.Errorf("a successor left %v", left)
+	}
 }
 
 // running tells whether a process is there and not only waiting to be reaped.

@@ -88,7 +88,7 @@ func (k *keeper) run(ctx context.Context) {
 		delay := min(firstDelay<<min(failures, doublingsMax), lastDelay)
 		failures++
 		if err == nil && failures >= crashLoop {
-			err = fmt.Errorf("%w: the node of pool %s keeps ending, see %s", core.ErrUnavailable, k.pool, k.proc.logFile())
+			err = k.proc.failed("keeps ending")
 		}
 		k.log.Warn("node does not run", logging.Err, err, "again_in", delay)
 		k.set(nil, err) // callers of one that only just ended wait for its successor
@@ -127,7 +127,7 @@ func (k *keeper) greet(ctx context.Context, b core.Backend) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if _, err := b.Describe(ctx); err != nil {
-		return fmt.Errorf("%w: the node at %s does not answer: %v", core.ErrUnavailable, k.proc.socket, err)
+		return k.proc.failed(fmt.Sprintf("at %s does not answer (%v)", k.proc.socket, err))
 	}
 	return nil
 }

@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -32,6 +30,8 @@ type process struct {
 	state  string
 	socket string
 	args   []string // of tai, but for the program
+
+	logFrom int64 // where the log of the node that was started last begins
 }
 
 func newProcess(cfg core.PoolConfig, o options, socket string) *process {
@@ -162,7 +162,7 @@ func (p *process) start(ctx context.Context) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, from, err := p.openLog()
+	log, err := p.openLog()
 	if err != nil {
 		return nil, err
 	}
@@ -183,14 +183,12 @@ func (p *process) start(ctx context.Context) (*peer, error) {
 		defer close(ended)
 		cmd.Wait()
 	}()
-	return p.awaitStart(ctx, ended, func(why string) error {
-		return fmt.Errorf("%w: node %s %s; the end of %s: %s", core.ErrUnavailable, binary, why, log.Name(), lastWords(log.Name(), from))
-	})
+	return p.awaitStart(ctx, ended)
 }
 
 // awaitStart waits until a node listens. One that ended meanwhile may have lost
 // against another that started at the same time.
-func (p *process) awaitStart(ctx context.Context, ended <-chan struct{}, fail func(string) error) (*peer, error) {
+func (p *process) awaitStart(ctx context.Context, ended <-chan struct{}) (*peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
@@ -204,9 +202,9 @@ func (p *process) awaitStart(ctx context.Context, ended <-chan struct{}, fail fu
 			if n, err := p.find(); n != nil || err != nil {
 				return n, err
 			}
-			return nil, fail("ended at once")
+			return nil, p.failed("ended at once")
 		case <-ctx.Done():
-			return nil, fail("does not answer")
+			return nil, p.failed("does not answer")
 		case <-tick.C:
 		}
 	}
@@ -236,53 +234,6 @@ func (p *process) asWanted() bool {
 	}
 	have, err := os.ReadFile(p.argsFile())
 	return err == nil && bytes.Equal(have, want)
-}
-
-func (p *process) logFile() string { return filepath.Join(p.state, "node.log") }
-
-// maxLog is where the node's log is put aside for a new one.
-const maxLog = 16 << 20
-
-// openLog opens the node's log for appending and returns its present length.
-func (p *process) openLog() (*os.File, int64, error) {
-	path := p.logFile()
-	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
-		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, 0, fmt.Errorf("put the node's log aside: %w", err)
-		}
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, 0, fmt.Errorf("open the node's log: %w", err)
-	}
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, 0, err
-	}
-	return f, st.Size(), nil
-}
-
-// lastWords returns the end of what was written to a log since from, on one line.
-func lastWords(path string, from int64) string {
-	const most = 600
-	f, err := os.Open(path)
-	if err != nil {
-		return err.Error()
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.NewSectionReader(f, from, maxLog))
-	if err != nil {
-		return err.Error()
-	}
-	text := strings.ToValidUTF8(strings.Join(strings.Split(strings.TrimSpace(string(data)), "\n"), " | "), "?")
-	switch {
-	case text == "":
-		return "(nothing)"
-	case len(text) > most:
-		return "…" + strings.ToValidUTF8(text[len(text)-most:], "")
-	}
-	return text
 }
 
 // findBinary looks for the tai program: beside this one, above it (plugins have a

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yaoapp/sbgw/core"
+	"github.com/yaoapp/sbgw/plugins/launch"
 	"github.com/yaoapp/sbgw/plugins/tai"
 )
 
@@ -271,8 +272,7 @@ func TestNoBinary(t *testing.T) {
 func TestSharedNode(t *testing.T) {
 	state := stateDir(t)
 	opened := make(chan error, 2)
-	for range 2 {
-		l := launcher(t, state)
+	for _, l := range []*launch.Launcher{launcher(t, state), launcher(t, state)} {
 		go func() {
 			_, err := l.Open(t.Context(), local(nil))
 			if err == nil {
