@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
@@ -13,8 +14,12 @@ import (
 	"github.com/yaoapp/sbgw/tai/shim"
 )
 
-// cleanTimeout bounds the removal of a container whose shim died.
-const cleanTimeout = 20 * time.Second
+const (
+	// cleanTimeout bounds the removal of a container whose shim died.
+	cleanTimeout = 20 * time.Second
+	// cgroupTimeout bounds the wait for killed processes to leave a cgroup.
+	cgroupTimeout = 2 * time.Second
+)
 
 // find sets a box's state from what its directory and its shim say, and follows
 // the shim if there is one.
@@ -54,6 +59,7 @@ func (r *Runtime) follow(b *box, link *shim.Link, first shim.Status) {
 			r.log.Error("shim died", logging.Box, b.Spec.ID, logging.Err, err)
 			if err := r.bury(b, first.State.Incarnation); err != nil {
 				r.log.Error("clean up after a shim", logging.Box, b.Spec.ID, logging.Err, err)
+				r.update(b, func() { b.status, b.link = core.StatusUnknown, nil })
 			}
 		}
 		r.reapShim(b)
@@ -126,6 +132,11 @@ func (r *Runtime) deleteContainer(id core.BoxID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 	defer cancel()
 	rc := &runc.Runc{Command: r.oci.path, Root: r.runtimeRoot()}
-	err := rc.Delete(ctx, string(id), &runc.DeleteOpts{Force: true})
-	return errors.Join(err, r.cgroup(id).Remove())
+	if err := rc.Delete(ctx, string(id), &runc.DeleteOpts{Force: true}); err != nil {
+		return fmt.Errorf("delete container: %w", err)
+	}
+	if err := r.cgroup(id).RemoveWithin(cgroupTimeout); err != nil {
+		r.log.Warn("remove cgroup", logging.Box, id, logging.Err, err) // an empty one harms nobody
+	}
+	return nil
 }

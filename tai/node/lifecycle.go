@@ -197,17 +197,10 @@ func (r *Runtime) erase(b *box) error {
 	if err := r.discard(b.dir); err != nil {
 		return err
 	}
-	var err error
 	r.update(b, func() {
 		b.removed = true
 		delete(r.boxes, b.Spec.ID)
-		if len(r.boxes) == 0 { // nobody can be making a cgroup below the common one now
-			err = r.cgroup("").Remove()
-		}
 	})
-	if err != nil {
-		r.log.Debug("remove the boxes' cgroup", logging.Err, err)
-	}
 	return nil
 }
 

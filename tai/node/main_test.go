@@ -86,8 +86,8 @@ func stateDir(t *testing.T) string {
 			t.Errorf("mounts of %s are left (%v):\n%s", dir, err, mounts)
 		}
 		sum := sha256.Sum256([]byte(dir))
-		parent := "sbgw-" + hex.EncodeToString(sum[:4])
-		for _, pattern := range []string{"/sys/fs/cgroup/" + parent, "/sys/fs/cgroup/*/" + parent} {
+		name := "sbgw-" + hex.EncodeToString(sum[:4]) + "-*"
+		for _, pattern := range []string{"/sys/fs/cgroup/" + name, "/sys/fs/cgroup/*/" + name} {
 			if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
 				t.Errorf("cgroups are left: %v, %v", left, err)
 			}

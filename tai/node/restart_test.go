@@ -47,7 +47,10 @@ func serveAs(t *testing.T, dir string, argv ...string) *server {
 	t.Cleanup(func() {
 		s.kill(unix.SIGTERM)
 		if strings.Contains(s.log.String(), "DATA RACE") {
-			t.Errorf("the node's log: %s", s.log)
+			t.Error("data race in the node")
+		}
+		if t.Failed() {
+			t.Logf("the node's log:\n%s", s.log)
 		}
 	})
 	b := dial(t, dir)

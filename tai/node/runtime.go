@@ -37,7 +37,7 @@ type Runtime struct {
 	tool    string // our copy of the tai program
 	oci     ociRuntime
 	host    oci.Features
-	cgroups string // the parent of the boxes' cgroups
+	cgroups string // what the names of the boxes' cgroups begin with
 	node    string
 
 	life   context.Context // ends with Close
@@ -89,7 +89,7 @@ func Open(ctx context.Context, o Options, volumes Barrier) (*Runtime, error) {
 		state: o.StateDir, socket: o.Socket, tool: tool, oci: found, node: host,
 		hide:    append([]string{o.StateDir, o.Socket}, o.Hide...),
 		host:    oci.Features{CgroupV2: oci.IsV2(oci.CgroupRoot), Seccomp: found.seccomp, Swap: oci.LimitsSwap(oci.CgroupRoot)},
-		cgroups: "/sbgw-" + hex.EncodeToString(sum[:4]),
+		cgroups: "/sbgw-" + hex.EncodeToString(sum[:4]) + "-",
 		boxes:   map[core.BoxID]*box{}, watchers: map[*watcher]struct{}{}, execs: map[core.Process]struct{}{},
 	}
 	r.life, r.cancel = context.WithCancelCause(context.Background())
@@ -141,7 +141,7 @@ func (r *Runtime) Describe(context.Context) (core.BackendInfo, error) {
 const networkNone = "none"
 
 func (r *Runtime) cgroup(id core.BoxID) oci.Cgroup {
-	return oci.Cgroup{Root: oci.CgroupRoot, Path: filepath.Join(r.cgroups, string(id)), V2: r.host.CgroupV2}
+	return oci.Cgroup{Root: oci.CgroupRoot, Path: r.cgroups + string(id), V2: r.host.CgroupV2}
 }
 
 // discard deletes a tree, by way of the trash, so that it is gone at once and

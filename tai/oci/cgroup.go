@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // CgroupRoot is where the cgroup file systems are mounted.
@@ -78,6 +81,19 @@ func (c Cgroup) Remove() error {
 	}
 	return errors.Join(errs...)
 }
+
+// RemoveWithin is Remove, tried again for as long as d while processes that were
+// killed are still on their way out.
+func (c Cgroup) RemoveWithin(d time.Duration) error {
+	for deadline := time.Now().Add(d); ; time.Sleep(removeInterval) {
+		err := c.Remove()
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+const removeInterval = 10 * time.Millisecond
 
 func (c Cgroup) file(controller, name string) string {
 	if c.V2 {

@@ -26,6 +26,8 @@ const (
 	// startTimeout bounds bringing a box up, teardownTimeout taking it down.
 	startTimeout    = 60 * time.Second
 	teardownTimeout = 20 * time.Second
+	// cgroupTimeout bounds the wait for killed processes to leave a cgroup.
+	cgroupTimeout = 2 * time.Second
 	// lastWords is how long the shim stays after its box ended for execs whose
 	// output is still being read.
 	lastWords = 10 * time.Second
@@ -207,7 +209,10 @@ func (s *shim) teardown() error {
 	if err := s.runc.Delete(ctx, string(s.cfg.Spec.ID), &runc.DeleteOpts{Force: true}); err != nil {
 		s.log.Warn("delete container", logging.Err, err)
 	}
-	s.cfg.Cgroup.Remove() // the runtime did, but for one that was killed
+	// The runtime did it, unless it was killed.
+	if err := s.cfg.Cgroup.RemoveWithin(cgroupTimeout); err != nil {
+		s.log.Warn("remove cgroup", logging.Err, err)
+	}
 	if s.main != nil {
 		s.main.Close()
 	}
