@@ -27,7 +27,7 @@ var kinds = []kind{
 	{name: "box", about: "a node with real containers", under: []string{"tai"}, timeout: 10 * time.Minute, flags: oneByOne},
 	{name: "plugin", about: "real plugin processes and the backend suite", under: []string{"plugins", "core/coretest"}, timeout: 10 * time.Minute, flags: oneByOne},
 	{name: "posix", about: "what POSIX says, on a mounted volume", under: []string{"tests/posix"}, timeout: 10 * time.Minute},
-	{name: "e2e", about: "the whole system by its command line", under: []string{"tests/e2e"}, timeout: 10 * time.Minute},
+	{name: "e2e", about: "the whole system, embedded and by its command line", under: []string{"gateway", "tests/e2e"}, timeout: 10 * time.Minute, flags: oneByOne},
 	{name: "fault", about: "processes killed in the middle of work", under: []string{"tests/fault"}, timeout: 15 * time.Minute},
 }
 
