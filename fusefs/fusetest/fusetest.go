@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -101,7 +102,7 @@ func (c child) startVolumes() error {
 			_ = os.Remove(c.Socket)
 			v := c
 			v.Role = "volume"
-			cmd, err = start(v, nil)
+			cmd, err = start(v, nil, 0)
 		case "kill":
 			kill(cmd)
 		case "stop":
@@ -129,6 +130,9 @@ func (c child) serveVolume(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := os.Chmod(c.Socket, 0o666); err != nil {
+		return err
+	}
 	context.AfterFunc(ctx, srv.Stop)
 	return srv.Serve(l)
 }
@@ -140,6 +144,8 @@ type Options struct {
 	UID, GID   int
 	EventDelay time.Duration
 	AllowOther bool
+	// User runs the mount process as another user, by fusermount3.
+	User uint32
 	// Env is added to the environment of the children.
 	Env []string
 }
@@ -193,6 +199,11 @@ func New(t testing.TB, o Options) *Mount {
 	}
 	if err := os.Chmod(base, 0o755); err != nil {
 		t.Fatal(err)
+	}
+	for _, d := range []string{base, m.Root()} {
+		if err := os.Chown(d, int(o.User), int(o.User)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	m.startStarter()
 	m.StartVolume()
@@ -271,7 +282,7 @@ func (m *Mount) StartMountd() {
 	m.t.Helper()
 	var err error
 	m.mountd, err = start(child{Role: "mountd", Socket: m.sock("m.sock"), FDSocket: m.sock("f.sock"),
-		Root: m.Root(), AllowOther: m.o.AllowOther}, m.o.Env)
+		Root: m.Root(), AllowOther: m.o.AllowOther}, m.o.Env, m.o.User)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -309,8 +320,11 @@ func command(c child, env []string) *exec.Cmd {
 	return cmd
 }
 
-func start(c child, env []string) (*exec.Cmd, error) {
+func start(c child, env []string, user uint32) (*exec.Cmd, error) {
 	cmd := command(c, env)
+	if user != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	}
 	// The other end is ours alone and never written to: the child ends with us.
 	if _, err := cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -147,6 +148,27 @@ func TestSecondProcess(t *testing.T) {
 		Socket: filepath.Join(base, "m2"), FDSocket: filepath.Join(base, "f2"), Root: m.Root()})
 	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "pid ") {
 		t.Errorf("same root: %v, want ErrInvalid with a pid", err)
+	}
+}
+
+// TestUnprivileged mounts by the set-uid helper.
+func TestUnprivileged(t *testing.T) {
+	if _, err := exec.LookPath("fusermount3"); err != nil {
+		t.Skip("no fusermount3 here")
+	}
+	const user = 65534
+	if st, err := os.Stat("/dev/fuse"); err != nil || st.Mode().Perm()&0o006 != 0o006 {
+		t.Skip("/dev/fuse is not for everybody here")
+	}
+	m := fusetest.New(t, fusetest.Options{Owner: "squash", UID: user, GID: user, User: user})
+	cmd := exec.Command("sh", "-c", "echo hello >"+m.Path+"/f && cat "+m.Path+"/f")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "hello\n" {
+		t.Errorf("the user's own mount: %q, %v", out, err)
+	}
+	must(t, m.Client.Detach(t.Context(), fusetest.Workspace))
+	if _, err := os.Lstat(m.Path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("mount point after detach: %v", err)
 	}
 }
 
