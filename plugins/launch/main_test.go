@@ -46,9 +46,7 @@ func playHost() {
 		os.Exit(1)
 	}
 	fmt.Println(l.Plugins()[0].PID)
-	select {
-	case <-time.After(time.Minute):
-	}
+	<-time.After(time.Minute)
 }
 
 func fakePool(name string) core.Pool {

@@ -189,16 +189,6 @@ func (p *process) HostToPlugin(network, addr string) (string, string, error) {
 	return network, addr, nil
 }
 
-// hasExited tells whether the process has ended.
-func (p *process) hasExited() bool {
-	select {
-	case <-p.exited:
-		return true
-	default:
-		return false
-	}
-}
-
 // killed tells whether an ended process was killed by somebody else, killedByUs
 // whether it was by us.
 func (p *process) killed() bool     { return p.sigkilled() && !p.wasOurs() }
