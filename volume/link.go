@@ -206,6 +206,9 @@ func (c *Client) maintain() {
 		c.mu.Unlock()
 		<-l.control.ended // no events of the old link come beside those of the next
 		<-l.data.ended
+		if c.ctx.Err() != nil {
+			return
+		}
 		c.log.Warn("volume link lost", "volume", c.endpoint.Session, logging.Err, l.cause)
 		next := c.reconnect()
 		if next == nil {

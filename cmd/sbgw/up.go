@@ -43,12 +43,16 @@ func newUp(a *app) *cobra.Command {
 					return fmt.Errorf("tour: %w", err)
 				}
 			}
-			a.say("\nThe gateway is running. Next:\n" +
-				"  sbgw status                 what is there\n" +
-				"  sbgw create                 a box with a workspace; prints its id\n" +
-				"  sbgw exec -it BOX bash      a shell in it\n" +
-				"  ls $(sbgw path BOX)         its files, by ordinary path\n" +
-				"  sbgw down                   stop gateway and boxes; files are kept")
+			a.say("\nThe gateway is running. Next:")
+			for _, l := range [][2]string{
+				{"%s status", "what is there"},
+				{"%s create", "a box with a workspace; prints its id"},
+				{"%s exec -it BOX bash", "a shell in it"},
+				{"ls $(%s path BOX)", "its files, by ordinary path"},
+				{"%s down", "stop gateway and boxes; files are kept"},
+			} {
+				a.say("  %-30s %s", fmt.Sprintf(l[0], os.Args[0]), l[1])
+			}
 			return nil
 		},
 	}

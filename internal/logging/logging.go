@@ -44,6 +44,9 @@ func ForPlugin(w io.Writer, level slog.Leveler) *slog.Logger {
 }
 
 func hclogNames(groups []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		return slog.String(a.Key, a.Value.Duration().String()) // JSON has it in nanoseconds
+	}
 	if len(groups) > 0 {
 		return a
 	}

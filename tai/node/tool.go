@@ -44,7 +44,7 @@ func findRuntime(ctx context.Context) (ociRuntime, error) {
 			seccomp: kernelHasSeccomp() && (strings.Contains(text, "libseccomp") || strings.Contains(text, "+SECCOMP")),
 		}, nil
 	}
-	return ociRuntime{}, fmt.Errorf("%w: no OCI runtime on this machine: install the package runc or crun", core.ErrNotAvailable)
+	return ociRuntime{}, fmt.Errorf("%w: no OCI runtime on this machine: install the package runc or crun", core.ErrUnavailable)
 }
 
 // lookPath also finds what is in the system's directories when PATH lacks them.

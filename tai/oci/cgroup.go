@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,16 +51,16 @@ func (c Cgroup) OOMKills() (int, error) {
 	return keyed(c.file("memory", "memory.oom_control"), "oom_kill")
 }
 
-// Processes returns how many processes and threads the box has.
+// Processes returns how many processes the box has; threads don't count.
 func (c Cgroup) Processes() (int, error) {
-	data, err := os.ReadFile(c.file("pids", "pids.current"))
+	data, err := os.ReadFile(c.file("pids", "cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
-	return strconv.Atoi(strings.TrimSpace(string(data)))
+	return bytes.Count(data, []byte("\n")), nil
 }
 
 // Remove removes the box's empty cgroup directories, which a runtime that was

@@ -80,11 +80,11 @@ func TestCgroup(t *testing.T) {
 	}{
 		{"v2", true, map[string]string{
 			"sbgw/b1/memory.events": "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n",
-			"sbgw/b1/pids.current":  "7\n",
-		}, []int{2, 7}},
+			"sbgw/b1/cgroup.procs":  "1\n15\n",
+		}, []int{2, 2}},
 		{"v1", false, map[string]string{
 			"memory/sbgw/b1/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
-			"pids/sbgw/b1/pids.current":         "3\n",
+			"pids/sbgw/b1/cgroup.procs":         "1\n15\n4711\n",
 		}, []int{4, 3}},
 		{"v1 of an old kernel", false, map[string]string{
 			"memory/sbgw/b1/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n",

@@ -43,7 +43,8 @@ type VolumeServiceClient interface {
 	// best on connections of their own, so that a long read delays no lookup.
 	// Events come on the control channel only, in order with its replies: an
 	// event's number is higher than what any earlier reply had seen. The client
-	// ends it.
+	// ends it; of the control channel that is the end of the session, which a
+	// connection that breaks leaves until its lease ends.
 	Channel(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ChannelRequest, ChannelResponse], error)
 }
 
@@ -93,7 +94,8 @@ type VolumeServiceServer interface {
 	// best on connections of their own, so that a long read delays no lookup.
 	// Events come on the control channel only, in order with its replies: an
 	// event's number is higher than what any earlier reply had seen. The client
-	// ends it.
+	// ends it; of the control channel that is the end of the session, which a
+	// connection that breaks leaves until its lease ends.
 	Channel(grpc.BidiStreamingServer[ChannelRequest, ChannelResponse]) error
 	mustEmbedUnimplementedVolumeServiceServer()
 }
