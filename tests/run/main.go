@@ -78,7 +78,7 @@ func runKind(ctx context.Context, k kind, packages []string) (tally, error) {
 	begin := time.Now()
 	args := append([]string{"test", "-json", "-race", "-count=1", "-timeout", k.timeout.String()}, k.flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	cmd.Env = append(append(os.Environ(), "CGO_ENABLED=1"), k.env...)
 	cmd.Stderr = os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
