@@ -174,7 +174,7 @@ func TestExecSlowReader(t *testing.T) {
 	if rest, err := io.ReadAll(p.Stderr()); err != nil || string(rest) != "end\n" {
 		t.Errorf("standard error: %q, %v", rest, err)
 	}
-	if n := sh(t, r, "b1", "pgrep -c sleep"); n != "1" {
+	if n := sh(t, r, "b1", countSleeps); n != "1" {
 		t.Errorf("%s processes in the background, want 1", n)
 	}
 }
@@ -241,7 +241,7 @@ func TestExecKillGroup(t *testing.T) {
 		t.Errorf("exit: %+v, %v", exit, err)
 	}
 	eventually(t, "the whole group is gone", func() bool {
-		return run(t, r, "b1", core.ExecSpec{Cmd: []string{"pgrep", "sleep"}}).Code == 1
+		return sh(t, r, "b1", countSleeps) == "0"
 	})
 	eventually(t, "no exec is counted", func() bool {
 		s, err := r.Inspect(t.Context(), "b1")

@@ -90,18 +90,18 @@ func TestUnreachable(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 	}
 	create(t, r, core.BoxSpec{ID: "b1"})
-	script := `
-import socket, sys
-for name in sys.argv[1:]:
-    s = socket.socket(socket.AF_UNIX)
-    try:
-        s.connect(name.replace("@", "\0"))
-        print("reached", name)
-    except OSError as e:
-        print(e.errno)
-`
-	got := run(t, r, "b1", core.ExecSpec{Cmd: []string{"python3", "-c", script, filepath.Join(dir, "s"), "/run/sbgw-test.sock", "@sbgw-test"}})
-	if got.Code != 0 || got.stdout != "111\n2\n111\n" {
+	probe := filepath.Join(dir, "probe")
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(probe, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, r, "b1", core.ExecSpec{
+		Cmd: []string{probe, filepath.Join(dir, "s"), "/run/sbgw-test.sock", "@sbgw-test"}, Env: []string{probeEnv + "=1"},
+	})
+	if got.Code != 0 || got.stdout != "connection refused\nno such file or directory\nconnection refused\n" {
 		t.Errorf("sockets of the machine: %+v", got)
 	}
 	links := sh(t, r, "b1", "cat /proc/net/dev | tail -n +3 | cut -d: -f1")

@@ -136,7 +136,7 @@ func TestNodeKilled(t *testing.T) {
 	if err != nil || other.Status != core.StatusStopped || other.ExitCode == nil || *other.ExitCode != 5 {
 		t.Errorf("the other box after the node's restart: %+v, %v", other, err)
 	}
-	if got := sh(t, b, "b1", "pgrep -c sleep; cat done"); got != "1\nthrough" {
+	if got := sh(t, b, "b1", countSleeps+"; cat done"); got != "1\nthrough" {
 		t.Errorf("the process after the node's restart: %q", got)
 	}
 	if err := b.RemoveVolume(t.Context(), "v1"); !errors.Is(err, core.ErrConflict) {
