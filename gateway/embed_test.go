@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/yaoapp/sbgw/client"
 	"github.com/yaoapp/sbgw/core"
@@ -107,10 +108,31 @@ func options(t *testing.T) Options {
 	return Options{Config: c, Log: logging.Text(t.Output(), slog.LevelInfo)}
 }
 
-// TestEmbed is the main job as a library, over a restart of the gateway.
+// TestEmbed is the main job as a library, over a restart of the gateway, with
+// files served by the node, by the mount process, and without FUSE.
 func TestEmbed(t *testing.T) {
 	needMachine(t)
-	o := options(t)
+	direct := map[string]any{"direct": true}
+	for name, test := range map[string]struct {
+		change func(*Config)
+		fuse   bool
+	}{
+		"node":            {func(*Config) {}, true},
+		"local directory": {func(c *Config) { c.Pools[0].Options = direct }, true},
+		"bind mount": {func(c *Config) {
+			c.Pools[0].Options, c.Mount.Symlinks, c.Mount.Owner = direct, "raw", "none"
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			test.change(&o.Config)
+			testMainJob(t, o, test.fuse)
+		})
+	}
+}
+
+func testMainJob(t *testing.T, o Options, fuse bool) {
+	t.Helper()
 	g := embedded(t, o)
 	ctx := t.Context()
 	ws, err := g.Manager().CreateWorkspace(ctx, workspace.Options{ID: "w1"})
@@ -123,6 +145,16 @@ func TestEmbed(t *testing.T) {
 	path, ok := g.Manager().Path("b1")
 	if !ok {
 		t.Fatal("the box has no path")
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil || (st.Type == unix.FUSE_SUPER_MAGIC) != fuse {
+		t.Errorf("%s is of type %#x, %v; want FUSE: %t", path, st.Type, err, fuse)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(path, "away")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Open(filepath.Join(path, "away")); errors.Is(err, unix.EPERM) != fuse {
+		t.Errorf("following a link out of the workspace: %v; want it contained: %t", err, fuse)
 	}
 	write(t, filepath.Join(path, "in.txt"), "from outside")
 	if got := execIn(t, g, "cat in.txt; printf 'from inside' > out.txt"); got != "from outside" {

@@ -182,7 +182,7 @@ func (g *Gateway) hidden() []string {
 }
 
 func (g *Gateway) makeCore(id string) error {
-	g.volumes = newVolumes(g.log)
+	g.volumes = newVolumes(g.mounts.spawn.Socket, g.log)
 	var pools []core.Pool
 	for _, p := range g.conf.Pools {
 		pools = append(pools, core.Pool{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yaoapp/sbgw/core"
+	"github.com/yaoapp/sbgw/fusefs/mountd"
 	volumev1 "github.com/yaoapp/sbgw/proto/sbgw/volume/v1"
 	"github.com/yaoapp/sbgw/volume"
 	"github.com/yaoapp/sbgw/workspace"
@@ -22,7 +23,8 @@ const volumeOpen = 20 * time.Second
 // volumes is a core.VolumeGate: it keeps a client for each workspace whose
 // barriers it takes part in.
 type volumes struct {
-	log *slog.Logger
+	mountd string // the mount process's socket, see mountd.Reach
+	log    *slog.Logger
 
 	opening sync.WaitGroup
 
@@ -47,15 +49,12 @@ type volumeClient struct {
 	idle  *time.Timer
 }
 
-func newVolumes(log *slog.Logger) *volumes {
-	return &volumes{log: log, clients: map[core.WorkspaceID]*volumeClient{}}
+func newVolumes(socket string, log *slog.Logger) *volumes {
+	return &volumes{mountd: socket, log: log, clients: map[core.WorkspaceID]*volumeClient{}}
 }
 
 // Recall implements core.VolumeGate.
 func (v *volumes) Recall(ctx context.Context, w core.WorkspaceID, e core.Endpoint) error {
-	if e.Kind == core.EndpointDir {
-		return nil // a local directory has no other holders
-	}
 	return v.with(ctx, w, e, func(c *volume.Client) error {
 		_, err := c.Do(ctx, &volumev1.Request{Op: &volumev1.Request_Recall{Recall: &volumev1.Recall{}}})
 		return err
@@ -64,9 +63,6 @@ func (v *volumes) Recall(ctx context.Context, w core.WorkspaceID, e core.Endpoin
 
 // Barrier implements core.VolumeGate.
 func (v *volumes) Barrier(ctx context.Context, w core.WorkspaceID, e core.Endpoint) (core.Event, error) {
-	if e.Kind == core.EndpointDir {
-		return core.Event{}, nil // nothing is cached of a local directory
-	}
 	var event core.Event
 	err := v.with(ctx, w, e, func(c *volume.Client) error {
 		r, err := c.Do(ctx, &volumev1.Request{Op: &volumev1.Request_Barrier{Barrier: &volumev1.Barrier{}}})
@@ -128,7 +124,7 @@ func (v *volumes) acquire(w core.WorkspaceID, e core.Endpoint) (*volumeClient, e
 func (v *volumes) open(w core.WorkspaceID, c *volumeClient) {
 	ctx, cancel := context.WithTimeout(context.Background(), volumeOpen)
 	defer cancel()
-	c.client, c.err = volume.Open(ctx, c.endpoint, volume.Options{Log: v.log})
+	c.client, c.err = volume.Open(ctx, mountd.Reach(c.endpoint, v.mountd), volume.Options{Log: v.log})
 	close(c.opened)
 	v.release(w, c)
 }
@@ -251,10 +247,7 @@ func (o opener) Open(ctx context.Context, w workspace.Workspace) (workspace.FS, 
 	if err != nil {
 		return nil, err
 	}
-	if e.Kind == core.EndpointDir {
-		return nil, core.Unsupported("the files of a pool with direct = true through the API; its directory is local")
-	}
-	c, err := volume.Open(ctx, e, volume.Options{Log: o.volumes.log})
+	c, err := volume.Open(ctx, mountd.Reach(e, o.volumes.mountd), volume.Options{Log: o.volumes.log})
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func volumeServer(t *testing.T) core.Endpoint {
 
 func TestVolumesKeepOneClient(t *testing.T) {
 	e := volumeServer(t)
-	v := newVolumes(logging.OrDiscard(nil))
+	v := newVolumes("", logging.OrDiscard(nil))
 	defer v.close()
 	var calls sync.WaitGroup
 	for range 8 {
@@ -62,7 +62,7 @@ func TestVolumesKeepOneClient(t *testing.T) {
 }
 
 func TestVolumesFollowTheEndpoint(t *testing.T) {
-	v := newVolumes(logging.OrDiscard(nil))
+	v := newVolumes("", logging.OrDiscard(nil))
 	defer v.close()
 	var boots []string
 	for range 2 {
@@ -82,16 +82,13 @@ func TestVolumesFollowTheEndpoint(t *testing.T) {
 }
 
 func TestVolumesFailAndRecover(t *testing.T) {
-	v := newVolumes(logging.OrDiscard(nil))
+	v := newVolumes("", logging.OrDiscard(nil))
 	gone := core.Endpoint{Kind: core.EndpointUnix, Address: filepath.Join(shortDir(t), "none.sock"), Session: "w"}
 	if err := v.Recall(t.Context(), "w", gone); err == nil {
 		t.Error("Recall at a server that is not there succeeded")
 	}
 	if err := v.Recall(t.Context(), "w", volumeServer(t)); err != nil {
 		t.Errorf("after that: %v", err)
-	}
-	if ev, err := v.Barrier(t.Context(), "d", core.Endpoint{Kind: core.EndpointDir, Address: "/"}); err != nil || ev != (core.Event{}) {
-		t.Errorf("of a local directory: got %+v, %v, want nothing", ev, err)
 	}
 	v.close()
 	if err := v.Recall(t.Context(), "w", gone); !errors.Is(err, core.ErrNotAvailable) {

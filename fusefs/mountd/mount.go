@@ -35,6 +35,7 @@ type mount struct {
 	path      string
 	set       settings
 	endpoint  core.Endpoint
+	socket    string // of this process's API, see Reach
 	log       *slog.Logger
 
 	link   *link
@@ -80,8 +81,12 @@ const errorRoom = 10 * time.Second
 
 // newMount connects to the volume and mounts it. Nothing is mounted if the
 // volume does not answer: an error here, never an empty directory.
-func newMount(ctx context.Context, workspace, path string, e core.Endpoint, set settings, log *slog.Logger) (*mount, error) {
-	m := &mount{workspace: workspace, path: path, set: set, endpoint: e, log: log.With(logging.Workspace, workspace)}
+func (s *service) newMount(ctx context.Context, workspace string, e core.Endpoint, set settings) (*mount, error) {
+	path := filepath.Join(s.root.path, workspace)
+	m := &mount{
+		workspace: workspace, path: path, set: set, endpoint: e, socket: s.conf.Socket,
+		log: s.log.With(logging.Workspace, workspace),
+	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make the mount point: %w", err)
 	}
@@ -94,14 +99,14 @@ func newMount(ctx context.Context, workspace, path string, e core.Endpoint, set 
 }
 
 func (m *mount) attach(ctx context.Context) error {
-	if m.endpoint.Kind == core.EndpointDir {
+	if m.endpoint.Kind == core.EndpointDir && m.set.symlinks == fusefs.SymlinksRaw && !m.set.squash {
 		return m.bindDir()
 	}
 	m.fs = fusefs.New(fusefs.Options{
 		Path: m.path, Symlinks: m.set.symlinks, Squash: m.set.squash, UID: m.set.uid, GID: m.set.gid, Log: m.log,
 	})
 	var err error
-	if m.link, err = openLink(ctx, m.endpoint, m.fs, m.log); err != nil {
+	if m.link, err = openLink(ctx, Reach(m.endpoint, m.socket), m.fs, m.log); err != nil {
 		m.fs.Close()
 		return err
 	}
@@ -138,12 +143,6 @@ func (m *mount) mountKernel() error {
 // bindDir shows a local directory as it is. That is right only where links may
 // lead anywhere and owners are shown as they are.
 func (m *mount) bindDir() error {
-	if m.set.symlinks != fusefs.SymlinksRaw {
-		return core.Unsupported(`a direct volume needs symlinks = "raw", as a bind mount contains no link`)
-	}
-	if !filepath.IsAbs(m.endpoint.Address) {
-		return core.Invalid("directory %q of a volume is not absolute", m.endpoint.Address)
-	}
 	if err := unix.Mount(m.endpoint.Address, m.path, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", m.endpoint.Address, err)
 	}
@@ -161,7 +160,7 @@ func (m *mount) bindDir() error {
 // rebind moves the mount to another connection to the same volume; open files
 // and what the kernel knows stay, and are reclaimed when used.
 func (m *mount) rebind(ctx context.Context, e core.Endpoint) error {
-	fresh, err := openLink(ctx, e, m.fs, m.log)
+	fresh, err := openLink(ctx, Reach(e, m.socket), m.fs, m.log)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@
 //
 //   - mountd.go, service.go: the process and its API;
 //   - mount.go: one mount; kernel.go: mount(2), fusermount3, abort;
+//   - local.go: volumes that are directories of this machine;
 //   - root.go: the mount root, its lock, and what an earlier process left there;
 //   - fds.go: descriptors; peer.go: who may connect;
 //   - client.go, ensure.go: the gateway's side.
@@ -33,6 +34,7 @@ import (
 	"github.com/yaoapp/sbgw/core"
 	"github.com/yaoapp/sbgw/internal/logging"
 	mountv1 "github.com/yaoapp/sbgw/proto/sbgw/mount/v1"
+	"github.com/yaoapp/sbgw/volume"
 )
 
 // Config is what a mount process is told.
@@ -92,8 +94,9 @@ func Run(ctx context.Context, c Config) (err error) {
 
 // serve runs both sockets until ctx ends, then detaches everything.
 func serve(ctx context.Context, s *service, api, fds net.Listener) error {
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(volume.Tuning()...)
 	mountv1.RegisterMountServiceServer(srv, s)
+	s.local.server.Register(srv)
 	var wg sync.WaitGroup
 	failed := make(chan error, 1)
 	wg.Go(func() { failed <- srv.Serve(onlyPeers(api, s.log)) })
@@ -108,6 +111,7 @@ func serve(ctx context.Context, s *service, api, fds net.Listener) error {
 	defer cancel()
 	err = errors.Join(err, s.detachAll(end))
 	stopGracefully(srv, time.Second)
+	err = errors.Join(err, s.local.server.Close())
 	s.fds.close()
 	_ = fds.Close()
 	wg.Wait()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,12 +23,13 @@ import (
 type service struct {
 	mountv1.UnimplementedMountServiceServer
 
-	conf Config
-	log  *slog.Logger
-	root *mountRoot
-	fds  *fdServer
-	stop context.CancelFunc
-	wg   sync.WaitGroup // ends of detached mounts
+	conf  Config
+	log   *slog.Logger
+	root  *mountRoot
+	fds   *fdServer
+	local *localVolumes
+	stop  context.CancelFunc
+	wg    sync.WaitGroup // ends of detached mounts
 
 	mu     sync.Mutex
 	slots  map[string]*slot
@@ -44,7 +44,7 @@ type slot struct {
 }
 
 func newService(c Config, log *slog.Logger, root *mountRoot, stop context.CancelFunc) *service {
-	return &service{conf: c, log: log, root: root, fds: newFDServer(), stop: stop, slots: map[string]*slot{}}
+	return &service{conf: c, log: log, root: root, fds: newFDServer(), local: newLocalVolumes(log), stop: stop, slots: map[string]*slot{}}
 }
 
 // Info tells who answers.
@@ -86,8 +86,12 @@ func (s *service) attach(ctx context.Context, w string, e core.Endpoint, o *moun
 			return "", err
 		}
 	}
-	m, err := newMount(ctx, w, filepath.Join(s.root.path, w), e, set, s.log)
+	if err := s.local.add(e); err != nil {
+		return "", err
+	}
+	m, err := s.newMount(ctx, w, e, set)
 	if err != nil {
+		s.local.remove(e)
 		return "", err
 	}
 	s.mu.Lock()
@@ -190,6 +194,7 @@ func (s *service) take(ctx context.Context, sl *slot) error {
 	s.mu.Lock()
 	sl.mount = nil
 	s.mu.Unlock()
+	s.local.remove(m.endpoint)
 	done := make(chan struct{})
 	s.wg.Go(func() {
 		defer close(done)
