@@ -195,6 +195,8 @@ type ExecSpec struct {
 	Size WindowSize
 	// Stdin: without it the process reads end-of-file.
 	Stdin bool
+	// NoEvent: nobody needs ExecExit.Event, so the exit does not wait for it.
+	NoEvent bool
 }
 
 // WindowSize is a terminal's size in characters.

@@ -101,7 +101,7 @@ func (b *Box) process(ctx context.Context, cmd []string, o execOptions) (*boxPro
 			return nil, err
 		}
 	}
-	spec := ExecSpec{Cmd: cmd, Dir: o.dir, User: o.user, TTY: o.tty, Size: o.size, Stdin: o.openStdin || o.stdin != nil}
+	spec := ExecSpec{Cmd: cmd, Dir: o.dir, User: o.user, TTY: o.tty, Size: o.size, Stdin: o.openStdin || o.stdin != nil, NoEvent: o.noBarrier}
 	for _, k := range slices.Sorted(maps.Keys(o.env)) {
 		spec.Env = append(spec.Env, k+"="+o.env[k])
 	}

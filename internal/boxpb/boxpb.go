@@ -120,7 +120,7 @@ func ToState(m *boxv1.BoxState) core.BoxState {
 func FromExecSpec(s core.ExecSpec) *boxv1.ExecStart {
 	return &boxv1.ExecStart{
 		Cmd: s.Cmd, Env: s.Env, Dir: s.Dir, User: s.User, Tty: s.TTY,
-		Rows: uint32(s.Size.Rows), Cols: uint32(s.Size.Cols), Stdin: s.Stdin,
+		Rows: uint32(s.Size.Rows), Cols: uint32(s.Size.Cols), Stdin: s.Stdin, NoEvent: s.NoEvent,
 	}
 }
 
@@ -129,6 +129,7 @@ func ToExecSpec(m *boxv1.ExecStart) core.ExecSpec {
 	return core.ExecSpec{
 		Cmd: m.GetCmd(), Env: m.GetEnv(), Dir: m.GetDir(), User: m.GetUser(), TTY: m.GetTty(),
 		Size: core.WindowSize{Rows: uint16(m.GetRows()), Cols: uint16(m.GetCols())}, Stdin: m.GetStdin(),
+		NoEvent: m.GetNoEvent(),
 	}
 }
 

@@ -34,7 +34,7 @@ func TestRoundTrips(t *testing.T) {
 		Processes: 2, Ports: ports, IP: "10.0.0.1", Network: "none", Mounts: mounts,
 	})
 	same(t, func(s core.ExecSpec) core.ExecSpec { return ToExecSpec(FromExecSpec(s)) }, core.ExecSpec{
-		Cmd: []string{"c"}, Env: []string{"A=1"}, Dir: "/d", User: "u", TTY: true, Size: core.WindowSize{Rows: 1, Cols: 2}, Stdin: true,
+		Cmd: []string{"c"}, Env: []string{"A=1"}, Dir: "/d", User: "u", TTY: true, Size: core.WindowSize{Rows: 1, Cols: 2}, Stdin: true, NoEvent: true,
 	})
 	same(t, func(e core.Endpoint) core.Endpoint { return ToEndpoint(FromEndpoint(e)) }, core.Endpoint{
 		Kind: core.EndpointCmd, Address: "a", Argv: []string{"x"}, Session: "s", Token: []byte("t"), ReadOnly: true, Instance: "i",

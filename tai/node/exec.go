@@ -39,7 +39,7 @@ func (r *Runtime) Exec(ctx context.Context, ref core.BoxRef, s core.ExecSpec) (c
 		return nil, fmt.Errorf("box %s: %w", ref.ID, err)
 	}
 	p := &process{Process: inner, runtime: r}
-	p.wait = sync.OnceValues(func() (core.ExecExit, error) { return r.finish(inner, b) })
+	p.wait = sync.OnceValues(func() (core.ExecExit, error) { return r.finish(inner, b, s.NoEvent) })
 	r.mu.Lock()
 	r.execs[p] = struct{}{}
 	r.mu.Unlock()
@@ -68,10 +68,11 @@ func (p *process) Close() error {
 	return p.Process.Close()
 }
 
-// finish waits for a process and puts the volume's event beside its exit.
-func (r *Runtime) finish(p core.Process, b *box) (core.ExecExit, error) {
+// finish waits for a process and puts the volume's event beside its exit, if
+// anybody needs it.
+func (r *Runtime) finish(p core.Process, b *box, noEvent bool) (core.ExecExit, error) {
 	exit, err := p.Wait()
-	if err != nil || len(b.Spec.Mounts) == 0 || r.volumes == nil {
+	if err != nil || noEvent || len(b.Spec.Mounts) == 0 || r.volumes == nil {
 		return exit, err
 	}
 	ctx, cancel := context.WithTimeout(r.life, barrierTimeout)

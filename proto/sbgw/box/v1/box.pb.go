@@ -1600,7 +1600,9 @@ type ExecStart struct {
 	Rows  uint32                 `protobuf:"varint,6,opt,name=rows,proto3" json:"rows,omitempty"`
 	Cols  uint32                 `protobuf:"varint,7,opt,name=cols,proto3" json:"cols,omitempty"`
 	// Without standard input the process reads end-of-file.
-	Stdin         bool `protobuf:"varint,8,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	Stdin bool `protobuf:"varint,8,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	// Nobody waits for the volume's event at the exit.
+	NoEvent       bool `protobuf:"varint,9,opt,name=no_event,json=noEvent,proto3" json:"no_event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1687,6 +1689,13 @@ func (x *ExecStart) GetCols() uint32 {
 func (x *ExecStart) GetStdin() bool {
 	if x != nil {
 		return x.Stdin
+	}
+	return false
+}
+
+func (x *ExecStart) GetNoEvent() bool {
+	if x != nil {
+		return x.NoEvent
 	}
 	return false
 }
@@ -2923,7 +2932,7 @@ const file_sbgw_box_v1_box_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\v2\x15.sbgw.box.v1.BoxStateH\x00R\x05state\x12\x1a\n" +
 	"\aremoved\x18\x03 \x01(\tH\x00R\aremoved\x12\x18\n" +
 	"\x06synced\x18\x04 \x01(\bH\x00R\x06syncedB\a\n" +
-	"\x05event\"\xa5\x01\n" +
+	"\x05event\"\xc0\x01\n" +
 	"\tExecStart\x12\x10\n" +
 	"\x03cmd\x18\x01 \x03(\tR\x03cmd\x12\x10\n" +
 	"\x03env\x18\x02 \x03(\tR\x03env\x12\x10\n" +
@@ -2932,7 +2941,8 @@ const file_sbgw_box_v1_box_proto_rawDesc = "" +
 	"\x03tty\x18\x05 \x01(\bR\x03tty\x12\x12\n" +
 	"\x04rows\x18\x06 \x01(\rR\x04rows\x12\x12\n" +
 	"\x04cols\x18\a \x01(\rR\x04cols\x12\x14\n" +
-	"\x05stdin\x18\b \x01(\bR\x05stdin\"\xda\x01\n" +
+	"\x05stdin\x18\b \x01(\bR\x05stdin\x12\x19\n" +
+	"\bno_event\x18\t \x01(\bR\anoEvent\"\xda\x01\n" +
 	"\tExecInput\x12\x16\n" +
 	"\x05stdin\x18\x01 \x01(\fH\x00R\x05stdin\x12\x1d\n" +
 	"\tstdin_eof\x18\x02 \x01(\bH\x00R\bstdinEof\x12-\n" +
