@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -317,9 +318,7 @@ func (s *memStore) All(b string) (map[string][]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make(map[string][]byte)
-	for k, v := range s.m[b] {
-		all[k] = v
-	}
+	maps.Copy(all, s.m[b])
 	return all, nil
 }
 

@@ -345,7 +345,7 @@ func (n *node) isDir() bool { return n.attr.GetMode()&syscall.S_IFMT == syscall.
 // depthLocked returns how far a directory is below the root, or false where the
 // way up is not known.
 func (f *FS) depthLocked(n *node) (int, bool) {
-	for depth := 0; depth < 4096; depth++ {
+	for depth := range 4096 {
 		if n == f.root {
 			return depth, true
 		}

@@ -187,7 +187,7 @@ func TestServerRestart(t *testing.T) {
 			write(t, filepath.Join(m.Dir, "d/e/gone"), "another file")
 		}
 		m.StartVolume()
-		if _, err := keep.WriteAt([]byte(fmt.Sprint(round)), int64(round)); err != nil {
+		if _, err := keep.WriteAt(fmt.Append(nil, round), int64(round)); err != nil {
 			t.Fatalf("round %d: write to an open file: %v", round, err)
 		}
 		b := make([]byte, 4)

@@ -34,9 +34,11 @@ func TestStateDirHasOneGateway(t *testing.T) {
 	if pid, err := lockedBy(filepath.Join(dir, "gateway.lock")); err != nil || pid != 0 {
 		t.Errorf("lockedBy after the end: got %d, %v, want 0", pid, err)
 	}
-	if f, err = lockStateDir(dir); err != nil {
-		t.Errorf("after the first one's end: %v", err)
+	again, err := lockStateDir(dir)
+	if err != nil {
+		t.Fatalf("after the first one's end: %v", err)
 	}
+	again.Close()
 }
 
 func TestStateDirModes(t *testing.T) {

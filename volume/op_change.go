@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -51,10 +52,8 @@ func (o *op) symlink(r *volumev1.Symlink) error {
 	if err != nil {
 		return err
 	}
-	for _, b := range r.GetTarget() {
-		if b == 0 {
-			return syscall.EINVAL
-		}
+	if slices.Contains(r.GetTarget(), 0) {
+		return syscall.EINVAL
 	}
 	m := o.maker(p.fd, 0o777)
 	if err := unix.Symlinkat(string(r.GetTarget()), p.fd, p.name); err != nil {

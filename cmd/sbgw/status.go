@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,11 +154,11 @@ func complaints(st *gatewayv1.GetStatusResponse) []string {
 }
 
 func poolFacts(p *gatewayv1.Pool) string {
-	facts := ""
+	var facts strings.Builder
 	for _, f := range []struct{ name, value string }{{"node", p.GetNode()}, {"runtime", p.GetRuntime()}, {"network", p.GetNetwork()}} {
 		if f.value != "" {
-			facts += ", " + f.name + " " + f.value
+			facts.WriteString(", " + f.name + " " + f.value)
 		}
 	}
-	return facts
+	return facts.String()
 }

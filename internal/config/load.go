@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
@@ -145,14 +146,14 @@ func describe(name string, err error) error {
 }
 
 func keyText(key toml.Key) string {
-	text := ""
+	var text strings.Builder
 	for i, part := range key {
 		if i > 0 {
-			text += "."
+			text.WriteString(".")
 		}
-		text += part
+		text.WriteString(part)
 	}
-	return text
+	return text.String()
 }
 
 // environment sets what SBGW_* variables say.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -109,10 +110,8 @@ func (v *checks) pool(i int, p Pool, stateDir string) {
 }
 
 func (v *checks) oneOf(key, value string, allowed ...string) {
-	for _, a := range allowed {
-		if value == a {
-			return
-		}
+	if slices.Contains(allowed, value) {
+		return
 	}
 	v.add("%s: %q is none of %s", key, value, strings.Join(allowed, ", "))
 }

@@ -2,6 +2,7 @@ package rootfs
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -50,10 +51,8 @@ func Layers(mounts []*mountinfo.Info, masks []Mask) []Layer {
 
 func isSystem(m *mountinfo.Info) bool {
 	base, _, _ := strings.Cut(m.FSType, ".")
-	for _, t := range notFiles {
-		if base == t {
-			return false
-		}
+	if slices.Contains(notFiles, base) {
+		return false
 	}
 	for _, dir := range systemDirs {
 		if Within(m.Mountpoint, dir) {
