@@ -22,17 +22,14 @@ func enterNamespace(argv []string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("new mount namespace: %w", err)
 	}
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("new mount namespace: %w", err)
-	}
 	if err := ownRoot(); err != nil {
 		return fmt.Errorf("root of the new mount namespace: %w", err)
 	}
 	return fmt.Errorf("execute again: %w", unix.Exec("/proc/self/exe", argv, os.Environ()))
 }
 
-// ownRoot makes the process's root the root of its mount namespace. It is another
-// one after chroot(2), and then a process that the runtime sends into a box would
+// ownRoot makes all mounts of the namespace slaves of the machine's, and the
+// process's root the root of the namespace. It is another one after chroot(2), and then a process that the runtime sends into a box would
 // get to the machine's root: setns(2) goes to the namespace's. The calling thread
 // has its root for itself, as unshare(2) of a mount namespace sees to.
 func ownRoot() error {
@@ -53,6 +50,9 @@ func ownRoot() error {
 	defer unix.Close(ns)
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("setns: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make mounts slaves: %w", err)
 	}
 	if err := unix.Statx(unix.AT_FDCWD, "/", 0, mask, &top); err != nil {
 		return err
