@@ -54,14 +54,16 @@ func TestOpenRefuses(t *testing.T) {
 func TestReplayIsExact(t *testing.T) {
 	r, u := oneUser(t)
 	const workers, each = 4, 60
-	stop := make(chan struct{})
+	stop, answered := make(chan struct{}), make(chan struct{})
 	var cutter sync.WaitGroup
-	cutter.Go(func() {
-		for {
+	cutter.Go(func() { // by progress and not by time, so that there is some
+		for n := 1; ; n++ {
 			select {
 			case <-stop:
 				return
-			case <-time.After(15 * time.Millisecond):
+			case <-answered:
+			}
+			if n%12 == 0 {
 				r.cut()
 			}
 		}
@@ -78,11 +80,13 @@ func TestReplayIsExact(t *testing.T) {
 					t.Errorf("create %s: %v", name, err)
 					return
 				}
+				answered <- struct{}{}
 				open := reply.GetOpen().GetOpen()
 				for range 3 {
 					if _, err := u.c.Do(t.Context(), request(&volumev1.Write{Open: open, Data: []byte("x"), Append: true})); err != nil {
 						t.Errorf("append to %s: %v", name, err)
 					}
+					answered <- struct{}{}
 				}
 				if _, err := u.c.Do(t.Context(), request(&volumev1.Release{Opens: []uint64{open}})); err != nil {
 					t.Errorf("release %s: %v", name, err)
