@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -39,6 +40,15 @@ func TestSecretsMasked(t *testing.T) {
 	write(t, r.Config, strings.Replace(config, "[pool.options]", fmt.Sprintf("hide = [%q]\n[pool.options]", hidden), 1))
 	r.Serve(t)
 
+	// A system without certificates has none.
+	if err := os.MkdirAll("/etc/ssl", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir("/etc/ssl/private", 0o710); err == nil {
+		t.Cleanup(func() { os.Remove("/etc/ssl/private") })
+	} else if !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
 	plant(t, "/root/.sbgw-test-secret")
 	box := create(t, r)
 	planted := []string{
