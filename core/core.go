@@ -65,7 +65,6 @@ const (
 	LabelCreated   = "sbgw.created"
 	LabelIdle      = "sbgw.idle-timeout"
 	LabelStop      = "sbgw.stop-timeout"
-	LabelLifetime  = "sbgw.max-lifetime"
 )
 
 // Driver is a kind of backend, one per plugin process. All methods may be called
